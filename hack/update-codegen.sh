@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Generates from pkg/apis what is generated: deepcopy functions, CRDs
+# (dist/crds), apply configurations, clientset, listers and informers (pkg/client).
+# The generators are pinned in hack/tools/codegen and kept in Go's build cache.
+
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+readonly root
+readonly module=github.com/kubeovn/kube-ovn
+readonly api=$module/pkg/apis/kubeovn/v1
+readonly client=$module/pkg/client
+readonly header=$root/hack/boilerplate.go.txt
+
+# generate NAME ARG...: runs a generator from the root of the module.
+generate() {
+  local name=$1 binary start=$SECONDS
+  shift
+  binary=$(go -C "$root/hack/tools/codegen" tool -n "$name")
+  (cd "$root" && "$binary" "$@")
+  printf '%-26s %3d s\n' "$name" "$((SECONDS - start))" >&2
+}
+
+# generate_types: deepcopy functions and CRDs. The free addresses of an IPv6
+# subnet do not fit an int64, hence number, which controller-gen calls dangerous.
+generate_types() {
+  rm -rf "$root/dist/crds"
+  generate controller-gen \
+    paths=./pkg/apis/... \
+    object:headerFile="$header" \
+    crd:allowDangerousTypes=true,headerFile="$root/hack/boilerplate.yaml.txt" \
+    output:crd:dir=./dist/crds
+}
+
+generate_client() {
+  local dir=$root/pkg/client
+  rm -rf "$dir/applyconfiguration" "$dir/clientset" "$dir/informers" "$dir/listers"
+  generate applyconfiguration-gen \
+    --go-header-file "$header" \
+    --output-dir "$dir/applyconfiguration" \
+    --output-pkg "$client/applyconfiguration" \
+    "$api"
+  generate client-gen \
+    --go-header-file "$header" \
+    --output-dir "$dir/clientset" \
+    --output-pkg "$client/clientset" \
+    --clientset-name versioned \
+    --apply-configuration-package "$client/applyconfiguration" \
+    --input-base "$module/pkg/apis" \
+    --input kubeovn/v1
+  generate lister-gen \
+    --go-header-file "$header" \
+    --output-dir "$dir/listers" \
+    --output-pkg "$client/listers" \
+    "$api"
+  generate informer-gen \
+    --go-header-file "$header" \
+    --output-dir "$dir/informers" \
+    --output-pkg "$client/informers" \
+    --versioned-clientset-package "$client/clientset/versioned" \
+    --listers-package "$client/listers" \
+    "$api"
+}
+
+generate_types
+generate_client
