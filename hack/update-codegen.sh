@@ -6,36 +6,44 @@
 # The generators are pinned in hack/tools/codegen and kept in Go's build cache.
 
 set -euo pipefail
+# shellcheck source=hack/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-readonly root
 readonly module=github.com/kubeovn/kube-ovn
 readonly api=$module/pkg/apis/kubeovn/v1
 readonly client=$module/pkg/client
-readonly header=$root/hack/boilerplate.go.txt
+readonly header=$ROOT/hack/boilerplate.go.txt
 
-# generate NAME ARG...: runs a generator from the root of the module.
+# generator NAME prints where its binary is, built if need be.
+generator() { go -C "$ROOT/hack/tools/codegen" tool -n "$1"; }
+
+prepare() {
+  local name
+  for name in controller-gen applyconfiguration-gen client-gen lister-gen informer-gen; do
+    generator "$name" >/dev/null
+  done
+}
+
+# generate NAME ARG… runs a generator.
 generate() {
-  local name=$1 binary start=$SECONDS
-  shift
-  binary=$(go -C "$root/hack/tools/codegen" tool -n "$name")
-  (cd "$root" && "$binary" "$@")
-  printf '%-26s %3d s\n' "$name" "$((SECONDS - start))" >&2
+  local binary
+  binary=$(generator "$1")
+  step "$1" "$binary" "${@:2}"
 }
 
 # generate_types: deepcopy functions and CRDs. The free addresses of an IPv6
 # subnet do not fit an int64, hence number, which controller-gen calls dangerous.
 generate_types() {
-  rm -rf "$root/dist/crds"
+  rm -rf "$ROOT/dist/crds"
   generate controller-gen \
     paths=./pkg/apis/... \
     object:headerFile="$header" \
-    crd:allowDangerousTypes=true,headerFile="$root/hack/boilerplate.yaml.txt" \
+    crd:allowDangerousTypes=true,headerFile="$ROOT/hack/boilerplate.yaml.txt" \
     output:crd:dir=./dist/crds
 }
 
 generate_client() {
-  local dir=$root/pkg/client
+  local dir=$ROOT/pkg/client
   rm -rf "$dir/applyconfiguration" "$dir/clientset" "$dir/informers" "$dir/listers"
   generate applyconfiguration-gen \
     --go-header-file "$header" \
@@ -64,5 +72,7 @@ generate_client() {
     "$api"
 }
 
+cd "$ROOT"
+step "preparing the code generators" prepare
 generate_types
 generate_client
