@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
+	"github.com/kubeovn/kube-ovn/test/lab/room"
+	"github.com/kubeovn/kube-ovn/test/lab/supervise"
+)
+
+const (
+	// NodeName is the name of the lab's only node.
+	NodeName = "lab"
+	// SystemNamespace is where Kube-OVN's own objects are.
+	SystemNamespace = "kube-system"
+
+	kubeletPort = 10250
+	clusterCIDR = "10.16.0.0/16"
+
+	// pathEnv lists the directories in which tools are looked for before PATH.
+	pathEnv = "KUBE_OVN_LAB_PATH"
+)
+
+// nodeIP is the node's address in the external network.
+var nodeIP = netip.MustParseAddr("203.0.113.2")
+
+// Options say what lab to bring up. The zero value is the usual one.
+type Options struct {
+	// Root is the top of the source tree. Default: found upwards from the working directory.
+	Root string
+	// Path lists directories with the tools and kube-ovn-controller, before PATH. Default: KUBE_OVN_LAB_PATH.
+	Path []string
+	// ProxyMode is kube-proxy's mode. Default: nftables.
+	ProxyMode string
+	// NoController leaves kube-ovn-controller out: it is started later, or by somebody else.
+	NoController bool
+	// Controller says how it is started.
+	Controller ControllerOptions
+	// Progress is told what was done. Default: nobody.
+	Progress func(format string, args ...any)
+	// OnDeath is told of a process that ended unasked, on a goroutine of its own. Default: Progress.
+	OnDeath func(*supervise.Death)
+}
+
+// complete fills in defaults.
+func (o *Options) complete() error {
+	if o.Root == "" {
+		root, err := findRoot()
+		if err != nil {
+			return err
+		}
+		o.Root = root
+	}
+	if o.Path == nil {
+		o.Path = filepath.SplitList(os.Getenv(pathEnv))
+	}
+	if o.ProxyMode == "" {
+		o.ProxyMode = controlplane.ProxyNFTables
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if o.OnDeath == nil {
+		o.OnDeath = func(d *supervise.Death) { o.Progress("%v", d) }
+	}
+	return nil
+}
+
+// findRoot looks for the top of the source tree.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		data, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil && strings.HasPrefix(string(data), "module github.com/kubeovn/kube-ovn\n") {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s is not inside the source tree of kube-ovn", dir)
+		}
+	}
+}
+
+// tool finds an executable.
+func (o *Options) tool(name string) (string, error) {
+	for _, dir := range o.Path {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither in %s (%s) nor in PATH", name, pathEnv, strings.Join(o.Path, ":"))
+	}
+	return path, nil
+}
+
+// ErrOutside: the lab would touch the machine it runs on.
+var ErrOutside = errors.New("a lab lives in a room of its own: run this by kube-ovn-lab run")
+
+// checkRoom keeps a lab from being started anywhere else.
+func checkRoom() error {
+	if !room.Inside() {
+		return ErrOutside
+	}
+	return nil
+}
