@@ -19,6 +19,9 @@ die() {
   exit 1
 }
 
+# files PATTERN… prints every file git knows or would take, relative to the working directory.
+files() { git ls-files --cached --others --exclude-standard -- "$@"; }
+
 # elapsed SECONDS prints them the way people read them: 42s, 5m55s.
 elapsed() {
   if (($1 < 60)); then printf '%ds' "$1"; else printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); fi

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Shows on a lab what the product does; ends with 0 only if all of it held.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+mkdir -p "$OUTPUT/bin"
+step "building the demo" env CGO_ENABLED=0 go -C "$ROOT/test" build -trimpath -o "$OUTPUT/bin/demo" ./demo
+exec "$ROOT/hack/lab.sh" run --artifacts "$OUTPUT/artifacts/demo" -- "$OUTPUT/bin/demo" "$@"
