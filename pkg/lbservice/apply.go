@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// maxNote is how long the API server lets an event's note be.
+const maxNote = 1024
+
+// behindError says that our caches do not show yet what the API server has; the same pass will do once they do.
+type behindError struct{ err error }
+
+func (e *behindError) Error() string { return "cache is behind the API server: " + e.err.Error() }
+func (e *behindError) Unwrap() error { return e.err }
+
+// isBehind tells whether an error is all about caches that are behind. Joined errors are, when each of them is.
+func isBehind(err error) bool {
+	if err == nil {
+		return false
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			if !isBehind(e) {
+				return false
+			}
+		}
+		return true
+	}
+	var behind *behindError
+	return errors.As(err, &behind)
+}
+
+// apply writes the changes: what is added first, so that a full exchange of backends leaves no gap, then what is changed in place,
+// then what goes. What goes does so even if an addition failed.
+func (c *Controller) apply(ctx context.Context, key sharenat.Owner, changes *Changes) error {
+	if changes.Empty() {
+		c.told.failed(key, false)
+		return nil
+	}
+	if len(changes.Create) > 0 {
+		// For the rare rule that somebody deletes before the informer ever shows it.
+		c.queue.AddAfter(key, writtenFor+writtenFor/10)
+	}
+	err := errors.Join(
+		parallel(ctx, c.opts.ParallelWrites, changes.Create, c.createRule),
+		parallel(ctx, c.opts.ParallelWrites, changes.Patch, c.patchRule),
+		parallel(ctx, c.opts.ParallelWrites, changes.Delete, c.deleteRule),
+	)
+	klog.FromContext(ctx).V(2).Info("Wrote rules",
+		"created", len(changes.Create), "patched", len(changes.Patch), "deleted", len(changes.Delete), "waiting", len(changes.Waiting))
+	refused := err != nil && !isBehind(err)
+	if c.told.failed(key, refused) && ctx.Err() == nil {
+		c.tellWriteFailed(key, err)
+	}
+	return err
+}
+
+// parallel calls f for every item, some at a time, and joins what fails, in the items' order.
+func parallel[T any](ctx context.Context, limit int, items []T, f func(context.Context, T) error) error {
+	errs := make([]error, len(items))
+	slots := make(chan struct{}, limit)
+	var wg sync.WaitGroup
+	for i, item := range items {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = f(ctx, item)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (c *Controller) createRule(ctx context.Context, want Rule) error {
+	rule, err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Create(ctx, &kubeovnv1.IptablesDnatRule{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        want.Name,
+			Labels:      want.Labels,
+			Annotations: want.Annotations,
+			Finalizers:  []string{sharenat.Finalizer},
+		},
+		Spec: want.Spec,
+	}, metav1.CreateOptions{FieldManager: fieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		err = c.alreadyExists(want.Name, err)
+	}
+	c.metrics.observeWrite(operationCreate, err)
+	if err != nil {
+		return fmt.Errorf("create rule %s: %w", want.Name, err)
+	}
+	c.written.put(rule)
+	klog.FromContext(ctx).V(4).Info("Created rule", "rule", want.Name)
+	return nil
+}
+
+// alreadyExists: the cache did not show the rule a moment ago. Mostly it does soon, and then the rule is compared. One with that
+// name that the cache shows, but not as ours, is somebody else's, who is not to be overwritten.
+func (c *Controller) alreadyExists(name string, err error) error {
+	rule := get[kubeovnv1.IptablesDnatRule](c.in.rules, name)
+	if rule == nil || rule.DeletionTimestamp != nil || len(ownerKeyOfRule(rule)) > 0 {
+		return &behindError{err}
+	}
+	return err
+}
+
+func (c *Controller) patchRule(ctx context.Context, patch RulePatch) error {
+	rule, err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Patch(ctx, patch.Name, types.MergePatchType, patch.Patch,
+		metav1.PatchOptions{FieldManager: fieldManager})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = &behindError{err}
+	}
+	c.metrics.observeWrite(operationPatch, err)
+	if err != nil {
+		return fmt.Errorf("patch rule %s: %w", patch.Name, err)
+	}
+	c.written.put(rule)
+	klog.FromContext(ctx).V(4).Info("Patched rule", "rule", patch.Name)
+	return nil
+}
+
+// deleteRule deletes this very rule: one of the same name that came after it is not meant.
+func (c *Controller) deleteRule(ctx context.Context, rule *kubeovnv1.IptablesDnatRule) error {
+	opts := metav1.DeleteOptions{}
+	if rule.UID != "" {
+		opts.Preconditions = metav1.NewUIDPreconditions(string(rule.UID))
+	}
+	err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Delete(ctx, rule.Name, opts)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		// It is gone, which is what was wanted; its event is on the way.
+		err = nil
+	}
+	c.metrics.observeWrite(operationDelete, err)
+	if err != nil {
+		return fmt.Errorf("delete rule %s: %w", rule.Name, err)
+	}
+	c.written.deleted(rule)
+	klog.FromContext(ctx).V(4).Info("Deleted rule", "rule", rule.Name)
+	return nil
+}
+
+// syncStatus writes the Service's status where it differs, and then tells the user what is new.
+func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) error {
+	status, events := DecideStatus(s, o, c.timestamp())
+	patch, err := statusPatch(s.Service, status)
+	if err != nil {
+		return err
+	}
+	if patch != nil {
+		_, err := c.kube.CoreV1().Services(s.Key.Namespace).Patch(ctx, s.Key.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{FieldManager: fieldManager}, "status")
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case apierrors.IsConflict(err):
+			err = &behindError{err}
+		}
+		c.metrics.observeWrite(operationStatus, err)
+		if err != nil {
+			return fmt.Errorf("patch status: %w", err)
+		}
+		klog.FromContext(ctx).V(2).Info("Patched status", "ready", readyReason(status), "ingress", len(status.LoadBalancer.Ingress))
+	}
+	c.metrics.setReason(s.Key, readyReason(status))
+	for _, event := range c.told.fresh(s.Key, events, o.Qualified) {
+		if event.Reason == EventConflict {
+			c.metrics.conflicts.Inc()
+		}
+		c.record(s.Service, event)
+	}
+	return nil
+}
+
+func readyReason(status *corev1.ServiceStatus) string {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == ConditionReady {
+			return status.Conditions[i].Reason
+		}
+	}
+	return ""
+}
+
+func (c *Controller) record(svc *corev1.Service, event Event) {
+	if c.recorder == nil {
+		return
+	}
+	note := event.Text
+	for len(note) > maxNote {
+		_, size := utf8.DecodeLastRuneInString(note)
+		note = note[:len(note)-size]
+	}
+	c.recorder.Eventf(svc, nil, event.Type, event.Reason, event.Action, "%s", note)
+}
+
+func (c *Controller) tellWriteFailed(key sharenat.Owner, err error) {
+	svc := c.service(key)
+	if svc == nil {
+		return
+	}
+	first := err
+	for {
+		joined, ok := first.(interface{ Unwrap() []error }) //nolint:errorlint // the joined error itself is what is asked for
+		if !ok || len(joined.Unwrap()) == 0 {
+			break
+		}
+		first = joined.Unwrap()[0]
+	}
+	c.record(svc, Event{Type: corev1.EventTypeWarning, Reason: EventWriteFailed, Action: actionWrite, Text: first.Error()})
+}
+
+// told remembers what users were told, so that it is told again only when it is new.
+type told struct {
+	mu       sync.Mutex
+	keys     map[sharenat.Owner]map[string]bool
+	failures map[sharenat.Owner]bool
+}
+
+func newTold() *told {
+	return &told{keys: map[sharenat.Owner]map[string]bool{}, failures: map[sharenat.Owner]bool{}}
+}
+
+func (t *told) forget(key sharenat.Owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.keys, key)
+	delete(t.failures, key)
+}
+
+// failed remembers whether the last writes were refused, and tells whether that is new.
+func (t *told) failed(key sharenat.Owner, refused bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.failures[key]
+	if refused {
+		t.failures[key] = true
+	} else {
+		delete(t.failures, key)
+	}
+	return refused && !before
+}
+
+// fresh gives the events that are new, and forgets those that do not hold any more. Of a Service that is seen for the first time since
+// the start, those are not new which its status already tells.
+func (t *told) fresh(key sharenat.Owner, events []Event, keep bool) []Event {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, known := t.keys[key]
+	now := make(map[string]bool, len(events))
+	var out []Event
+	for _, event := range events {
+		id := event.Reason + "/" + event.Key
+		if !now[id] && !before[id] && (known || !event.Told) {
+			out = append(out, event)
+		}
+		now[id] = true
+	}
+	if keep {
+		t.keys[key] = now
+	} else {
+		delete(t.keys, key)
+	}
+	return out
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// Skip is a Pod that could be a backend if it had a NIC in the gateway's VPC.
+type Skip struct {
+	Pod string
+	UID types.UID
+}
+
+// endpoint is one endpoint of one slice, with the address that the gateway reaches it by.
+type endpoint struct {
+	addr       netip.Addr
+	masquerade bool
+	// ready, or else serving while it terminates.
+	ready, draining bool
+	ports           []discoveryv1.EndpointPort
+}
+
+// endpoints is what a Service's slices come to.
+type endpoints struct {
+	usable []endpoint
+	// skipped Pods, by name.
+	skipped []Skip
+	// waiting counts the endpoints that are no backends yet.
+	waiting int
+	// nodes says whether kube-proxy on the nodes can deliver to any of them.
+	nodes reach
+}
+
+// resolveEndpoints finds the address of every endpoint of every slice that may take traffic.
+func resolveEndpoints(s *Snapshot, vpc string) endpoints {
+	var (
+		out     endpoints
+		skipped = map[types.UID]Skip{}
+	)
+	for _, slice := range s.Slices {
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		for i := range slice.Endpoints {
+			ep, decision := resolveEndpoint(s, slice, &slice.Endpoints[i], vpc)
+			if !ep.ready && !ep.draining {
+				continue
+			}
+			if slice.AddressType == discoveryv1.AddressTypeIPv4 {
+				out.nodes = combineReach(out.nodes, decision.nodes)
+			}
+			switch {
+			case decision.skip != nil:
+				skipped[decision.skip.UID] = *decision.skip
+			case decision.wait:
+				out.waiting++
+			case ep.addr.IsValid():
+				out.usable = append(out.usable, ep)
+			}
+		}
+	}
+	for _, skip := range skipped {
+		out.skipped = append(out.skipped, skip)
+	}
+	slices.SortFunc(out.skipped, func(a, b Skip) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID))
+	})
+	return out
+}
+
+// combineReach: one endpoint that the nodes reach is enough; one of which nothing is known yet decides nothing.
+func combineReach(a, b reach) reach {
+	switch {
+	case a == reachable || b == reachable:
+		return reachable
+	case a == reachUnknown:
+		return b
+	}
+	return a
+}
+
+// decision is what became of an endpoint besides its address.
+type decision struct {
+	skip  *Skip
+	wait  bool
+	nodes reach
+}
+
+func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discoveryv1.Endpoint, vpc string) (endpoint, decision) {
+	// The API's words: nil ready and serving mean true, nil terminating means false.
+	ep := endpoint{
+		ready:    ptr.Deref(in.Conditions.Ready, true),
+		draining: ptr.Deref(in.Conditions.Serving, true) && ptr.Deref(in.Conditions.Terminating, false),
+		ports:    slice.Ports,
+	}
+	if in.TargetRef == nil || in.TargetRef.Kind != "Pod" {
+		ep.addr = ownAddress(slice, in)
+		return ep, decision{nodes: reachable}
+	}
+	pod, ok := s.Pods[in.TargetRef.Name]
+	if !ok || !refersTo(in.TargetRef, s.Key.Namespace, pod.UID) || pod.Ended {
+		return ep, decision{wait: true}
+	}
+	d := decision{nodes: pod.nodesReach(s.SubnetVPCs)}
+	nic, choice := pod.chooseNIC(vpc, s.SubnetVPCs)
+	switch choice {
+	case nicFound:
+		ep.addr, ep.masquerade = nic.IPv4, !nic.DefaultRoute
+	case nicNone:
+		ep.addr = ownAddress(slice, in)
+	case nicNotYet:
+		d.wait = true
+	case nicElsewhere:
+		d.skip = &Skip{Pod: pod.Name, UID: pod.UID}
+	}
+	return ep, d
+}
+
+// refersTo tells whether the reference is to this very Pod. A Pod of the same name that came after it is another, and so is one of
+// another namespace, which no Service may name.
+func refersTo(ref *corev1.ObjectReference, namespace string, uid types.UID) bool {
+	return (ref.Namespace == "" || ref.Namespace == namespace) && (ref.UID == "" || ref.UID == uid)
+}
+
+// ownAddress is an endpoint's own IPv4 address. Of several, the first counts, as in kube-proxy.
+func ownAddress(slice *discoveryv1.EndpointSlice, in *discoveryv1.Endpoint) netip.Addr {
+	if slice.AddressType != discoveryv1.AddressTypeIPv4 || len(in.Addresses) == 0 {
+		return netip.Addr{}
+	}
+	addr, err := sharenat.ParseIPv4(in.Addresses[0])
+	if err != nil {
+		return netip.Addr{}
+	}
+	return addr
+}
+
+// backendsOf a Service's port, in order: every ready endpoint, or while none is ready, those that still serve while they terminate.
+func (e *endpoints) backendsOf(port *corev1.ServicePort) []sharenat.Backend {
+	var (
+		ready    = map[netip.AddrPort]bool{}
+		draining = map[netip.AddrPort]bool{}
+	)
+	for i := range e.usable {
+		ep := &e.usable[i]
+		for _, number := range portNumbers(ep.ports, port) {
+			addr := netip.AddrPortFrom(ep.addr, number)
+			if ep.ready {
+				ready[addr] = ready[addr] || ep.masquerade
+			} else {
+				draining[addr] = draining[addr] || ep.masquerade
+			}
+		}
+	}
+	chosen := ready
+	if len(chosen) == 0 {
+		chosen = draining
+	}
+	out := make([]sharenat.Backend, 0, len(chosen))
+	for addr, masquerade := range chosen {
+		out = append(out, sharenat.Backend{Addr: addr, Masquerade: masquerade})
+	}
+	slices.SortFunc(out, func(a, b sharenat.Backend) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+// portNumbers are the target ports that a slice has for a Service's port: those of its name and protocol. A port without a name in the
+// slice is the Service's port without a name.
+func portNumbers(ports []discoveryv1.EndpointPort, port *corev1.ServicePort) []uint16 {
+	var out []uint16
+	for i := range ports {
+		p := &ports[i]
+		if ptr.Deref(p.Name, "") != port.Name || protocolOf(ptr.Deref(p.Protocol, "")) != protocolOf(port.Protocol) {
+			continue
+		}
+		if number := ptr.Deref(p.Port, 0); number > 0 && number <= 65535 {
+			out = append(out, uint16(number))
+		}
+	}
+	return out
+}

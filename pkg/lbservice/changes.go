@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// Changes is what to write so that the rules become as they should be, each part by name.
+type Changes struct {
+	Create []Rule
+	Patch  []RulePatch
+	Delete []*kubeovnv1.IptablesDnatRule
+	// Waiting names the rules that cannot be created before something else is gone.
+	Waiting []string
+}
+
+// Empty tells that there is nothing to write.
+func (c *Changes) Empty() bool { return len(c.Create) == 0 && len(c.Patch) == 0 && len(c.Delete) == 0 }
+
+// RulePatch is a JSON merge patch that names what differs, and nothing else.
+type RulePatch struct {
+	Name  string
+	UID   types.UID
+	Patch []byte
+}
+
+// Diff compares the rules as they should be with those the Service has. A rule that is being deleted does not count as there, and
+// its name is taken until it is gone.
+func Diff(desired []Rule, own []*kubeovnv1.IptablesDnatRule) (Changes, error) {
+	var c Changes
+	existing := make(map[string]*kubeovnv1.IptablesDnatRule, len(own))
+	for _, rule := range own {
+		existing[rule.Name] = rule
+	}
+	for i := range desired {
+		want := &desired[i]
+		have, ok := existing[want.Name]
+		delete(existing, want.Name)
+		switch {
+		case !ok && want.Held, ok && have.DeletionTimestamp != nil:
+			c.Waiting = append(c.Waiting, want.Name)
+		case !ok:
+			c.Create = append(c.Create, *want)
+		case movedEIP(want, have):
+			// Its name does not tell the EIP. Only deletion takes it out of the old one for certain; it is made anew after.
+			c.Delete = append(c.Delete, have)
+			c.Waiting = append(c.Waiting, want.Name)
+		default:
+			patch, err := patchOf(want, have)
+			if err != nil {
+				return Changes{}, err
+			}
+			if patch != nil {
+				c.Patch = append(c.Patch, RulePatch{Name: want.Name, UID: have.UID, Patch: patch})
+			}
+		}
+	}
+	for _, rule := range existing {
+		if rule.DeletionTimestamp == nil {
+			c.Delete = append(c.Delete, rule)
+		}
+	}
+	slices.SortFunc(c.Delete, func(a, b *kubeovnv1.IptablesDnatRule) int { return cmp.Compare(a.Name, b.Name) })
+	return c, nil
+}
+
+// movedEIP tells a rule that was made for another EIP from one whose spec somebody edited: only in the former, what was
+// recorded when it was made says so too.
+func movedEIP(want *Rule, have *kubeovnv1.IptablesDnatRule) bool {
+	recorded, ok := have.Annotations[sharenat.RuleEIPAnnotation]
+	if !ok {
+		recorded = have.Spec.EIP
+	}
+	return recorded != want.Spec.EIP
+}
+
+// patchOf gives the merge patch that makes a rule as it should be, nil when it is.
+func patchOf(want *Rule, have *kubeovnv1.IptablesDnatRule) ([]byte, error) {
+	metadata, spec := map[string]any{}, specDifference(&want.Spec, &have.Spec)
+	if labels := difference(want.Labels, have.Labels); len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	annotations := difference(want.Annotations, have.Annotations)
+	if _, ok := want.Annotations[sharenat.SourceRangesAnnotation]; !ok {
+		if _, ok := have.Annotations[sharenat.SourceRangesAnnotation]; ok {
+			annotations[sharenat.SourceRangesAnnotation] = nil
+		}
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	if len(metadata) == 0 && len(spec) == 0 {
+		return nil, nil
+	}
+	// The UID makes it a precondition: a rule of the same name that came after this one is not meant.
+	if have.UID != "" {
+		metadata["uid"] = have.UID
+	}
+	patch := map[string]any{"metadata": metadata}
+	if len(spec) > 0 {
+		patch["spec"] = spec
+	}
+	return json.Marshal(patch)
+}
+
+func difference(want, have map[string]string) map[string]any {
+	out := map[string]any{}
+	for key, value := range want {
+		if have[key] != value {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+func specDifference(want, have *kubeovnv1.IptablesDnatRuleSpec) map[string]any {
+	out := map[string]any{}
+	set := func(key string, want, have any) {
+		if want != have {
+			out[key] = want
+		}
+	}
+	set("eip", want.EIP, have.EIP)
+	set("externalPort", want.ExternalPort, have.ExternalPort)
+	if !strings.EqualFold(want.Protocol, have.Protocol) {
+		out["protocol"] = want.Protocol
+	}
+	set("internalIp", want.InternalIP, have.InternalIP)
+	set("internalPort", want.InternalPort, have.InternalPort)
+	set("type", want.Type, have.Type)
+	set("sessionAffinity", want.SessionAffinity, have.SessionAffinity)
+	set("sessionAffinityTimeoutSeconds", want.SessionAffinityTimeoutSeconds, have.SessionAffinityTimeoutSeconds)
+	return out
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+// Reasons of events on Services.
+const (
+	// EventConflict: a port of the Service belongs to somebody else.
+	EventConflict = "NftableLbSvcConflict"
+	// EventBackendSkipped: a Pod has NICs, but none that the gateway reaches.
+	EventBackendSkipped = "NftableLbSvcBackendSkipped"
+	// EventNotServed: nothing of the Service can be served, and the user can change that.
+	EventNotServed = "NftableLbSvcNotServed"
+	// EventServed: the Service is served, and was not before.
+	EventServed = "NftableLbSvcServed"
+	// EventNote: a part of the spec is served in a way that the user may not expect.
+	EventNote = "NftableLbSvcNote"
+	// EventWriteFailed: the API server refuses a rule.
+	EventWriteFailed = "NftableLbSvcWriteFailed"
+)
+
+// Actions of events on Services.
+const (
+	actionClaim   = "ClaimPort"
+	actionResolve = "ResolveBackend"
+	actionServe   = "ServeService"
+	actionWrite   = "WriteRule"
+)
+
+// ConditionReady on a Service says whether all of it is served by its gateway, and if not, why.
+const ConditionReady = "kubeovn.io/NftableLoadBalancerReady"
+
+// ConditionIngress on a Service records, as its message, the address that was published here. It is how what was published is known, and
+// taken back, after a restart, and after the annotation or the EIP that it came from are gone.
+const ConditionIngress = "kubeovn.io/NftableLoadBalancerIngress"
+
+// Reasons of ConditionReady.
+const (
+	ReasonProgrammed           = "Programmed"
+	ReasonProgramming          = "Programming"
+	ReasonEIPNotFound          = "EIPNotFound"
+	ReasonEIPNotReady          = "EIPNotReady"
+	ReasonEIPIPv6Only          = "EIPIPv6Only"
+	ReasonNotGranted           = "NotGranted"
+	ReasonGatewayNotFound      = "GatewayNotFound"
+	ReasonGatewayNotReady      = "GatewayNotReady"
+	ReasonNoBackend            = "NoBackend"
+	ReasonPortConflict         = "PortConflict"
+	ReasonProtocolNotSupported = "ProtocolNotSupported"
+	ReasonNoClientAllowed      = "NoClientAllowed"
+)
+
+// reasonPublished is ConditionIngress's only reason.
+const reasonPublished = "Published"
+
+// portsReasonPrefix begins the reasons of the condition LoadBalancerPortsError that is set here. The condition's type is Kubernetes' own, so
+// this is what tells ours from another provider's.
+const portsReasonPrefix = "NftableLbSvc"
+
+// What users are told. Each says what can be changed.
+const (
+	msgEIPNotFound      = "IptablesEIP %s does not exist: create it, or name another in the annotation ovn.kubernetes.io/eip"
+	msgEIPNotReady      = "IptablesEIP %s is not ready: it has no address in a gateway yet"
+	msgEIPDeleting      = "IptablesEIP %s is being deleted: name another in the annotation ovn.kubernetes.io/eip"
+	msgEIPDeletingInUse = "IptablesEIP %s is being deleted, and stays until no Service uses it: name another in the annotation ovn.kubernetes.io/eip"
+	msgEIPIPv6Only      = "IptablesEIP %s has only an IPv6 address: name one with an IPv4 address"
+	msgNotGranted       = "namespace %s may not use IptablesEIP %s: name another, or have the namespace added to the EIP's annotation %s"
+	msgGatewayNotFound  = "VpcNatGateway %q, which IptablesEIP %s names, does not exist: create it, or name another EIP"
+	msgGatewayNotReady  = "VpcNatGateway %s is not ready: its pods do not hold the Service's rules yet"
+	msgProgramming      = "VpcNatGateway %s does not hold the Service's rules yet"
+	msgProgrammed       = "served at %s by VpcNatGateway %s"
+	msgConflict         = "port %s of IptablesEIP %s belongs to %s: change the port or the EIP; it is taken over when the owner lets go"
+	msgUnsupported      = "port %d/%s: only TCP and UDP are supported"
+	msgNoBackend        = "no backend for %s: no endpoint is ready with an address in VPC %s"
+	msgNoClientAllowed  = "loadBalancerSourceRanges has no IPv4 range, so no IPv4 client is let in"
+	msgSkippedList      = "Pods without an IPv4 NIC in VPC %s: %s"
+	msgSkipped          = "Pod %s is no backend: it has no NIC with an IPv4 address in VPC %s; attach one, or deselect the Pod"
+
+	msgExternalLocal = "externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
+	msgInternalLocal = "internalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
+	msgSourceRanges  = "the gateway lets in clients of %s only"
+	msgBadOverride   = "annotation %s=%q is not auto, preserve or masquerade, and counts as auto"
+)

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// Names of the indexes. The informers may be shared with other controllers, hence the prefix.
+const (
+	servicesByEIP   = "lbservice-eip"
+	slicesByService = "lbservice-service"
+	slicesByPod     = "lbservice-pod"
+	podsBySubnet    = "lbservice-subnet"
+	eipsByGateway   = "lbservice-gateway"
+	rulesByEIP      = "lbservice-eip"
+	rulesByOwner    = "lbservice-owner"
+	fipsByEIP       = "lbservice-eip"
+)
+
+// inputs are the informers of all that a decision depends on.
+type inputs struct {
+	services, slices, pods               cache.SharedIndexInformer
+	subnets, eips, gateways, rules, fips cache.SharedIndexInformer
+	registrations                        []cache.ResourceEventHandlerRegistration
+}
+
+func indexBy[T any](keys func(*T) []string) cache.IndexFunc {
+	return func(obj any) ([]string, error) {
+		if object, ok := obj.(*T); ok {
+			return keys(object), nil
+		}
+		return nil, nil
+	}
+}
+
+func one(key string) []string {
+	if key == "" {
+		return nil
+	}
+	return []string{key}
+}
+
+func (in *inputs) addIndexes() error {
+	for _, index := range []struct {
+		informer cache.SharedIndexInformer
+		indexers cache.Indexers
+	}{
+		{in.services, cache.Indexers{servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(EIPName(svc)) })}},
+		{in.slices, cache.Indexers{
+			slicesByService: indexBy(func(slice *discoveryv1.EndpointSlice) []string { return one(serviceOfSlice(slice)) }),
+			slicesByPod:     indexBy(podsOfSlice),
+		}},
+		{in.pods, cache.Indexers{podsBySubnet: indexBy(subnetsOfPod)}},
+		{in.eips, cache.Indexers{eipsByGateway: indexBy(func(eip *kubeovnv1.IptablesEIP) []string { return one(eip.Spec.NatGwDp) })}},
+		{in.rules, cache.Indexers{
+			rulesByEIP:   indexBy(func(rule *kubeovnv1.IptablesDnatRule) []string { return one(rule.Spec.EIP) }),
+			rulesByOwner: indexBy(ownerKeyOfRule),
+		}},
+		{in.fips, cache.Indexers{fipsByEIP: indexBy(func(fip *kubeovnv1.IptablesFIPRule) []string { return one(fip.Spec.EIP) })}},
+	} {
+		if err := index.informer.AddIndexers(index.indexers); err != nil {
+			return fmt.Errorf("add indexes: %w", err)
+		}
+	}
+	return nil
+}
+
+func ownerKeyOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
+	if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+		return []string{owner.String()}
+	}
+	return nil
+}
+
+// serviceOfSlice is namespace/name of the Service that a slice belongs to.
+func serviceOfSlice(slice *discoveryv1.EndpointSlice) string {
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
+		return slice.Namespace + "/" + name
+	}
+	return ""
+}
+
+func podsOfSlice(slice *discoveryv1.EndpointSlice) []string {
+	var out []string
+	for i := range slice.Endpoints {
+		if ref := slice.Endpoints[i].TargetRef; ref != nil && ref.Kind == "Pod" {
+			out = append(out, slice.Namespace+"/"+ref.Name)
+		}
+	}
+	return out
+}
+
+func subnetsOfPod(pod *corev1.Pod) []string {
+	var out []string
+	for key, value := range pod.Annotations {
+		if strings.HasSuffix(key, logicalSwitchSuffix) && value != "" {
+			out = append(out, value)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// changed makes an event handler of a function that gets an object before and after; nil where there is none.
+func changed[T any](f func(before, after *T)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if after, ok := obj.(*T); ok {
+				f(nil, after)
+			}
+		},
+		UpdateFunc: func(old, cur any) {
+			before, ok := old.(*T)
+			after, ok2 := cur.(*T)
+			if ok && ok2 {
+				f(before, after)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if before, ok := obj.(*T); ok {
+				f(before, nil)
+			}
+		},
+	}
+}
+
+func (c *Controller) addHandlers() error {
+	for _, h := range []struct {
+		informer cache.SharedIndexInformer
+		handler  cache.ResourceEventHandler
+	}{
+		{c.in.services, changed(c.serviceChanged)},
+		{c.in.slices, changed(c.sliceChanged)},
+		{c.in.pods, changed(c.podChanged)},
+		{c.in.subnets, changed(c.subnetChanged)},
+		{c.in.eips, changed(c.eipChanged)},
+		{c.in.gateways, changed(c.gatewayChanged)},
+		{c.in.rules, changed(c.ruleChanged)},
+		{c.in.fips, changed(c.fipChanged)},
+	} {
+		registration, err := h.informer.AddEventHandler(h.handler)
+		if err != nil {
+			return fmt.Errorf("add event handler: %w", err)
+		}
+		c.in.registrations = append(c.in.registrations, registration)
+	}
+	return nil
+}
+
+// concerns tells whether a Service is, or was, ours to look at.
+func concerns(svc *corev1.Service) bool {
+	return svc != nil && (EIPName(svc) != "" ||
+		meta.FindStatusCondition(svc.Status.Conditions, ConditionReady) != nil ||
+		meta.FindStatusCondition(svc.Status.Conditions, ConditionIngress) != nil)
+}
+
+func (c *Controller) serviceChanged(before, after *corev1.Service) {
+	for _, svc := range []*corev1.Service{before, after} {
+		if concerns(svc) {
+			c.queue.Add(ownerOfService(svc))
+		}
+	}
+	if before != nil && after != nil && EIPName(before) == EIPName(after) && slices.Equal(ClaimsOf(before), ClaimsOf(after)) {
+		return
+	}
+	for _, svc := range []*corev1.Service{before, after} {
+		if svc != nil {
+			c.enqueueEIP(EIPName(svc), nil)
+		}
+	}
+}
+
+// enqueueEIP enqueues the Services that name an EIP; with a claim, only those that have it.
+func (c *Controller) enqueueEIP(name string, claim *Claim) {
+	if name == "" {
+		return
+	}
+	for _, svc := range byIndex[corev1.Service](c.in.services, servicesByEIP, name) {
+		if claim == nil || slices.Contains(ClaimsOf(svc), *claim) {
+			c.queue.Add(ownerOfService(svc))
+		}
+	}
+}
+
+func (c *Controller) sliceChanged(before, after *discoveryv1.EndpointSlice) {
+	if before != nil && after != nil && serviceOfSlice(before) == serviceOfSlice(after) &&
+		before.AddressType == after.AddressType && equality.Semantic.DeepEqual(before.Endpoints, after.Endpoints) && equality.Semantic.DeepEqual(before.Ports, after.Ports) {
+		return
+	}
+	for _, slice := range []*discoveryv1.EndpointSlice{before, after} {
+		if slice != nil {
+			c.enqueueServiceKey(serviceOfSlice(slice))
+		}
+	}
+}
+
+// enqueueServiceKey enqueues a Service by namespace/name if it concerns us. One that is not there yet is enqueued when it comes.
+func (c *Controller) enqueueServiceKey(key string) {
+	if key == "" {
+		return
+	}
+	obj, exists, err := c.in.services.GetIndexer().GetByKey(key)
+	if err != nil || !exists {
+		return
+	}
+	if svc, ok := obj.(*corev1.Service); ok && concerns(svc) {
+		c.queue.Add(ownerOfService(svc))
+	}
+}
+
+func (c *Controller) podChanged(before, after *corev1.Pod) {
+	if before != nil && after != nil {
+		if before.UID == after.UID && before.Status.Phase == after.Status.Phase && before.Status.PodIP == after.Status.PodIP &&
+			maps.Equal(before.Annotations, after.Annotations) {
+			return
+		}
+		if equality.Semantic.DeepEqual(ParsePod(before), ParsePod(after)) {
+			return
+		}
+	}
+	for _, pod := range []*corev1.Pod{before, after} {
+		if pod != nil {
+			c.enqueuePod(pod)
+			return
+		}
+	}
+}
+
+func (c *Controller) enqueuePod(pod *corev1.Pod) {
+	for _, slice := range byIndex[discoveryv1.EndpointSlice](c.in.slices, slicesByPod, pod.Namespace+"/"+pod.Name) {
+		c.enqueueServiceKey(serviceOfSlice(slice))
+	}
+}
+
+func (c *Controller) subnetChanged(before, after *kubeovnv1.Subnet) {
+	if before != nil && after != nil && SubnetVPC(before) == SubnetVPC(after) {
+		return
+	}
+	for _, pod := range byIndex[corev1.Pod](c.in.pods, podsBySubnet, nameOf(before, after)) {
+		c.enqueuePod(pod)
+	}
+}
+
+func (c *Controller) eipChanged(before, after *kubeovnv1.IptablesEIP) {
+	if before != nil && after != nil &&
+		equality.Semantic.DeepEqual(eipInputs(before), eipInputs(after)) {
+		return
+	}
+	c.enqueueEIP(nameOf(before, after), nil)
+}
+
+// eipInputs are the parts of an EIP that decisions depend on.
+func eipInputs(eip *kubeovnv1.IptablesEIP) []any {
+	grant, granted := eip.Annotations[sharenat.GrantAnnotation]
+	return []any{eip.UID, eip.Spec.NatGwDp, eip.Spec.V4ip, eip.Spec.V6ip, eip.Status.IP, eip.Status.Ready, eip.DeletionTimestamp != nil, grant, granted}
+}
+
+func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {
+	if before != nil && after != nil && before.Spec.Vpc == after.Spec.Vpc && before.Status.Ready == after.Status.Ready {
+		return
+	}
+	for _, eip := range byIndex[kubeovnv1.IptablesEIP](c.in.eips, eipsByGateway, nameOf(before, after)) {
+		c.enqueueEIP(eip.Name, nil)
+	}
+}
+
+func (c *Controller) fipChanged(before, after *kubeovnv1.IptablesFIPRule) {
+	if before != nil && after != nil && before.Spec.EIP == after.Spec.EIP &&
+		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) {
+		return
+	}
+	for _, fip := range []*kubeovnv1.IptablesFIPRule{before, after} {
+		if fip != nil {
+			c.enqueueEIP(fip.Spec.EIP, nil)
+		}
+	}
+}
+
+// ruleChanged enqueues the Service that owns the rule, also one that is gone, and when the rule comes, goes or becomes another, those
+// that claim the same port.
+func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
+	if after != nil {
+		c.written.observe(after, false)
+	} else {
+		c.written.observe(before, true)
+	}
+	moved := before == nil || after == nil || before.Spec != after.Spec || before.UID != after.UID ||
+		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		!maps.Equal(before.Labels, after.Labels)
+	if !moved && before.Status.Ready == after.Status.Ready && maps.Equal(before.Annotations, after.Annotations) {
+		return
+	}
+	for _, rule := range []*kubeovnv1.IptablesDnatRule{before, after} {
+		if rule == nil {
+			continue
+		}
+		if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+			c.queue.Add(owner)
+		}
+		if claim, ok := ClaimOfRule(rule); ok && moved {
+			c.enqueueEIP(rule.Spec.EIP, &claim)
+		}
+	}
+}
+
+// named is an API object by pointer.
+type named[T any] interface {
+	*T
+	metav1.Object
+}
+
+// nameOf the object that there is.
+func nameOf[T any, P named[T]](before, after P) string {
+	if after != nil {
+		return after.GetName()
+	}
+	return before.GetName()
+}
+
+// byIndex lists the objects with an index value, by key, so that what is made of them does not depend on the index's order.
+func byIndex[T any](informer cache.SharedIndexInformer, index, value string) []*T {
+	objects, err := informer.GetIndexer().ByIndex(index, value)
+	if err != nil {
+		// Only for an index that does not exist; addIndexes made them all.
+		return nil
+	}
+	out := make([]*T, 0, len(objects))
+	for _, obj := range objects {
+		if object, ok := obj.(*T); ok {
+			out = append(out, object)
+		}
+	}
+	slices.SortFunc(out, func(a, b *T) int { return strings.Compare(objectKey(a), objectKey(b)) })
+	return out
+}
+
+func objectKey(obj any) string {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return ""
+	}
+	return key
+}

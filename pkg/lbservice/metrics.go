@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// Values of the label "result".
+const (
+	resultSuccess = "success"
+	resultWait    = "wait"
+	resultStale   = "stale"
+	resultError   = "error"
+)
+
+// Values of the label "operation".
+const (
+	operationCreate = "create"
+	operationPatch  = "patch"
+	operationDelete = "delete"
+	operationStatus = "status"
+)
+
+// Metrics of the controller. No label names a Service or a Pod.
+type Metrics struct {
+	syncSeconds *prometheus.HistogramVec
+	lastSuccess prometheus.Gauge
+	writes      *prometheus.CounterVec
+	conflicts   prometheus.Counter
+	services    *prometheus.GaugeVec
+
+	mu      sync.Mutex
+	reasons map[sharenat.Owner]string
+}
+
+// NewMetrics makes the metrics and registers them; registerer may be nil.
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	const namespace, subsystem = "kube_ovn", "nftable_lb"
+	m := &Metrics{
+		syncSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "sync_duration_seconds",
+			Help:    "Time of one pass over a Service, by result: success, wait (for an event), stale (cache behind), error.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+		}, []string{"result"}),
+		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "last_success_timestamp_seconds",
+			Help: "When a pass over a Service last succeeded.",
+		}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "writes_total",
+			Help: "Writes to the API server: create, patch and delete of rules, status of Services; by result.",
+		}, []string{"operation", "result"}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "conflicts_total",
+			Help: "Ports that Services were told they do not have, once a change.",
+		}),
+		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "services",
+			Help: "Services served or to be served, by the reason of their condition " + ConditionReady + ".",
+		}, []string{"reason"}),
+		reasons: map[sharenat.Owner]string{},
+	}
+	if registerer != nil {
+		registerer.MustRegister(m.syncSeconds, m.lastSuccess, m.writes, m.conflicts, m.services)
+	}
+	return m
+}
+
+func (m *Metrics) observeSync(result string, start time.Time) {
+	m.syncSeconds.WithLabelValues(result).Observe(time.Since(start).Seconds())
+	if result == resultSuccess || result == resultWait {
+		m.lastSuccess.SetToCurrentTime()
+	}
+}
+
+func (m *Metrics) observeWrite(operation string, err error) {
+	result := resultSuccess
+	switch {
+	case isBehind(err):
+		result = resultStale
+	case err != nil:
+		result = resultError
+	}
+	m.writes.WithLabelValues(operation, result).Inc()
+}
+
+// setReason counts a Service under its reason; "" when it is not served here any more.
+func (m *Metrics) setReason(key sharenat.Owner, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.reasons[key]
+	if before == reason {
+		return
+	}
+	if before != "" {
+		m.services.WithLabelValues(before).Dec()
+	}
+	if reason == "" {
+		delete(m.reasons, key)
+		return
+	}
+	m.services.WithLabelValues(reason).Inc()
+	m.reasons[key] = reason
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// Snapshot is everything that the decision about one Service depends on. Nothing in it is changed.
+type Snapshot struct {
+	// Key of the Service. Service is nil once it is gone.
+	Key     sharenat.Owner
+	Service *corev1.Service
+	// OwnRules carry the Service's labels, whatever their EIP.
+	OwnRules []*kubeovnv1.IptablesDnatRule
+
+	// The rest is only needed for a Service that qualifies.
+
+	// EIP that the Service names, and the gateway that the EIP names; nil where there is none.
+	EIP     *kubeovnv1.IptablesEIP
+	Gateway *kubeovnv1.VpcNatGateway
+	// Claimants are the Services that name the same EIP, this one included.
+	Claimants []*corev1.Service
+	// EIPRules and FIPs are those on the EIP, whoever made them.
+	EIPRules []*kubeovnv1.IptablesDnatRule
+	FIPs     []*kubeovnv1.IptablesFIPRule
+
+	// Slices of the Service, of every address family.
+	Slices []*discoveryv1.EndpointSlice
+	// Pods that the slices name, as far as they are there, by name.
+	Pods map[string]Pod
+	// SubnetVPCs has the VPC of every Subnet that the Pods' NICs are in, as far as it is there.
+	SubnetVPCs map[string]string
+
+	// RequireEIPGrant: an EIP without a grant annotation may not be used.
+	RequireEIPGrant bool
+}
+
+func (s *Snapshot) gatewayVPC() string {
+	if s.Gateway.Spec.Vpc == "" {
+		return sharenat.DefaultVPC
+	}
+	return s.Gateway.Spec.Vpc
+}
+
+// adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
+func (s *Snapshot) adoptUnlabelled() {
+	for _, rule := range s.EIPRules {
+		if len(ownerKeyOfRule(rule)) > 0 {
+			continue
+		}
+		if owner, managed := ruleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {
+			s.OwnRules = append(s.OwnRules, rule)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+)
+
+// writtenFor is how long a write is remembered at most. The informer shows it within milliseconds; this is for a rule that came and
+// went while the informer was cut off, of which it never tells.
+const writtenFor = 30 * time.Second
+
+// written remembers the rules as we wrote them until the informer shows them, so that a pass which follows at once neither
+// repeats a write nor takes a rule for absent that was created a moment ago.
+type written struct {
+	now func() time.Time
+
+	mu    sync.Mutex
+	rules map[string]writtenRule
+}
+
+type writtenRule struct {
+	rule *kubeovnv1.IptablesDnatRule
+	at   time.Time
+}
+
+func newWritten(now func() time.Time) *written {
+	return &written{now: now, rules: map[string]writtenRule{}}
+}
+
+// put remembers a rule as the API server returned it.
+func (w *written) put(rule *kubeovnv1.IptablesDnatRule) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rules[rule.Name] = writtenRule{rule: rule, at: w.now()}
+}
+
+// deleted remembers that the API server took our deletion of a rule.
+func (w *written) deleted(rule *kubeovnv1.IptablesDnatRule) {
+	gone := rule.DeepCopy()
+	gone.DeletionTimestamp = &metav1.Time{Time: w.now()}
+	w.put(gone)
+}
+
+// observe forgets what the informer now shows.
+func (w *written) observe(rule *kubeovnv1.IptablesDnatRule, gone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	entry, ok := w.rules[rule.Name]
+	if !ok {
+		return
+	}
+	sameObject := entry.rule.UID == rule.UID
+	var seen bool
+	switch {
+	case gone:
+		seen = sameObject
+	case sameObject && entry.rule.DeletionTimestamp != nil:
+		seen = rule.DeletionTimestamp != nil
+	default:
+		seen = !newer(entry.rule, rule)
+	}
+	if seen {
+		delete(w.rules, rule.Name)
+	}
+}
+
+// overlay gives the cached rules as they are after our own writes; match selects the written ones that belong to the list. A rule that we
+// deleted stays, with its deletion timestamp: its name is taken until the informer shows it gone.
+func (w *written) overlay(cached []*kubeovnv1.IptablesDnatRule, match func(*kubeovnv1.IptablesDnatRule) bool) []*kubeovnv1.IptablesDnatRule {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.rules) == 0 {
+		return cached
+	}
+	out := make([]*kubeovnv1.IptablesDnatRule, 0, len(cached))
+	inCache := make(map[string]bool, len(cached))
+	for _, rule := range cached {
+		inCache[rule.Name] = true
+		entry, ok := w.rules[rule.Name]
+		if ok && entry.rule.UID == rule.UID && rule.DeletionTimestamp == nil &&
+			(entry.rule.DeletionTimestamp != nil || newer(entry.rule, rule)) {
+			rule = entry.rule
+		}
+		out = append(out, rule)
+	}
+	for name, entry := range w.rules {
+		switch {
+		case w.now().Sub(entry.at) > writtenFor:
+			delete(w.rules, name)
+		case !inCache[name] && match(entry.rule):
+			out = append(out, entry.rule)
+		}
+	}
+	slices.SortFunc(out, func(a, b *kubeovnv1.IptablesDnatRule) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// newer tells whether a is newer than b. Versions that cannot be compared are not.
+func newer(a, b *kubeovnv1.IptablesDnatRule) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
+}
