@@ -115,6 +115,7 @@ func (s *Supervisor) watch(p *process, started chan<- error) {
 		return
 	}
 	err = p.cmd.Wait()
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // Its children, if it left any.
 	s.mu.Lock()
 	p.err = err
 	close(p.done)

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package room
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// report is what a program in a room sees.
+type report struct {
+	Parent     int
+	Host       string
+	Interfaces []string
+	LoopbackUp bool
+	Run        []string
+	TempDir    string
+}
+
+// TestMain is also the program that runs in the room: its arguments are a file for its report, a mark for the process it
+// leaves behind, and the signal or status to end with.
+func TestMain(m *testing.M) {
+	Init()
+	if !Inside() {
+		os.Exit(m.Run())
+	}
+	if err := observe(os.Args[1], os.Args[2]); err != nil {
+		panic(err)
+	}
+	if os.Args[3] == "kill" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	os.Exit(7)
+}
+
+func observe(file, mark string) error {
+	r := report{Parent: os.Getppid(), TempDir: os.TempDir()}
+	var err error
+	if r.Host, err = os.Hostname(); err != nil {
+		return err
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, i := range interfaces {
+		r.Interfaces = append(r.Interfaces, i.Name)
+		if i.Name == "lo" {
+			r.LoopbackUp = i.Flags&net.FlagUp != 0
+		}
+	}
+	entries, err := os.ReadDir("/run")
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		r.Run = append(r.Run, entry.Name())
+	}
+	if err := os.WriteFile("/run/netns/left-behind", nil, 0o644); err != nil {
+		return err
+	}
+	// Nobody waits for this one: it is the room's end that ends it.
+	if err := exec.Command("sh", "-c", "sleep 1000; : "+mark).Start(); err != nil {
+		return err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
+}
+
+func TestRun(t *testing.T) {
+	tests := []struct {
+		name, ending string
+		wantStatus   int
+	}{
+		{"exit status", "exit", 7},
+		{"killed", "kill", 128 + int(syscall.SIGKILL)},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "report")
+			mark := "room-test-" + filepath.Base(filepath.Dir(file)) + test.ending
+			before, err := os.ReadDir("/run")
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			status, err := Run([]string{"room.test", file, mark, test.ending})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status != test.wantStatus {
+				t.Errorf("status %d, want %d", status, test.wantStatus)
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got report
+			if err := json.Unmarshal(data, &got); err != nil {
+				t.Fatal(err)
+			}
+			want := report{
+				Parent: 1, Host: "kube-ovn-lab", Interfaces: []string{"lo"}, LoopbackUp: true,
+				Run: []string{"kube-ovn-lab", "lock", "netns"}, TempDir: TempDir,
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("seen from the room (-want +got):\n%s", diff)
+			}
+			after, err := os.ReadDir("/run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(before) != len(after) {
+				t.Errorf("/run had %d entries before and has %d after", len(before), len(after))
+			}
+			if pids := marked(t, mark); len(pids) > 0 {
+				t.Errorf("processes outlived the room: %v", pids)
+			}
+		})
+	}
+}
+
+// marked returns the processes whose command line carries a mark.
+func marked(t *testing.T, mark string) []string {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(data), mark) {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+func TestFindKnowsNoStranger(t *testing.T) {
+	pids, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if pid == os.Getpid() {
+			t.Errorf("this process is taken for a room")
+		}
+	}
+}
