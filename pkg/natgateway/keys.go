@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package natgateway
+
+import "github.com/kubeovn/kube-ovn/pkg/sharenat"
+
+// ConfigMaps in the controller's own namespace, and their keys.
+const (
+	imageConfigMap  = "ovn-vpc-nat-config"
+	imageKey        = "image"
+	namePrefixKey   = "natGwNamePrefix"
+	switchConfigMap = "ovn-vpc-nat-gw-config"
+	switchKey       = "enable-vpc-nat-gw"
+
+	defaultNamePrefix = "vpc-nat-gw-"
+)
+
+// Labels and annotations that only this package uses; the others are sharenat's.
+const (
+	appLabel        = "app"
+	gatewayPodLabel = "ovn.kubernetes.io/vpc-nat-gw"
+	subnetLabel     = "ovn.kubernetes.io/subnet"
+
+	switchAnnotation   = "ovn.kubernetes.io/logical_switch"
+	addressAnnotation  = "ovn.kubernetes.io/ip_address"
+	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
+
+	// switchSuffix and addressSuffix end the annotations of one NIC; its provider precedes them.
+	switchSuffix  = ".kubernetes.io/logical_switch"
+	addressSuffix = ".kubernetes.io/ip_address"
+
+	// workloadHashAnnotation on a workload tells from which description it was made.
+	workloadHashAnnotation = "ovn.kubernetes.io/vpc-nat-gw-hash"
+)
+
+const (
+	finalizer    = sharenat.Finalizer
+	fieldManager = "kube-ovn-nat-gateway"
+)
+
+// Reasons of conditions and events.
+const (
+	ReasonProgrammed        = "Programmed"
+	ReasonInvalidRule       = "InvalidRule"
+	ReasonIdentityConflict  = "IdentityConflict"
+	ReasonEIPUsedByFIP      = "EIPUsedByFIP"
+	ReasonEIPNotFound       = "EIPNotFound"
+	ReasonEIPNotReady       = "EIPNotReady"
+	ReasonGatewayNotFound   = "GatewayNotFound"
+	ReasonGatewayDisabled   = "GatewayDisabled"
+	ReasonGatewayNotReady   = "GatewayNotReady"
+	ReasonRejectedByGateway = "RejectedByGateway"
+	ReasonProgramFailed     = "ProgramGatewayFailed"
+	ReasonSubnetNotFound    = "SubnetNotFound"
+	ReasonNoFreeAddress     = "NoFreeAddress"
+	ReasonAddressUnusable   = "AddressUnusable"
+	ReasonAddressAllocated  = "AddressAllocated"
+	ReasonWorkloadFailed    = "GatewayWorkloadFailed"
+	ReasonScriptOutdated    = "GatewayScriptOutdated"
+	ReasonInvalidGateway    = "InvalidGateway"
+	actionProgram           = "Program"
+	actionAllocate          = "Allocate"
+	actionReconcile         = "Reconcile"
+)
