@@ -218,7 +218,6 @@ func (l *Lab) Stop() {
 		_ = l.server.Close() // Its listener is all it holds.
 	}
 	if l.supervisor != nil {
-		// Nothing in a lab outlives it, so nobody needs the time to end well.
-		l.supervisor.StopAll(context.Background(), 0)
+		l.supervisor.KillAll() // Nothing in a lab outlives it, so nobody needs the time to end well.
 	}
 }

@@ -47,7 +47,7 @@ type Options struct {
 	// Progress is told what was done. Default: nobody.
 	Progress func(format string, args ...any)
 	// OnDeath is told of a process that ended unasked, on a goroutine of its own. Default: Progress.
-	OnDeath func(*supervise.Death)
+	OnDeath func(*supervise.DeathError)
 }
 
 // complete fills in defaults.
@@ -69,7 +69,7 @@ func (o *Options) complete() error {
 		o.Progress = func(string, ...any) {}
 	}
 	if o.OnDeath == nil {
-		o.OnDeath = func(d *supervise.Death) { o.Progress("%v", d) }
+		o.OnDeath = func(d *supervise.DeathError) { o.Progress("%v", d) }
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (o *Options) tool(name string) (string, error) {
 	return path, nil
 }
 
-// ErrOutside: the lab would touch the machine it runs on.
+// ErrOutside says that the lab would touch the machine it runs on.
 var ErrOutside = errors.New("a lab lives in a room of its own: run this by kube-ovn-lab run")
 
 // checkRoom keeps a lab from being started anywhere else.

@@ -25,11 +25,13 @@ func TestIssue(t *testing.T) {
 	}{
 		{"client", Subject{CommonName: "someone", Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth, ""},
 		{
-			"server by name", Subject{CommonName: "server", Names: []string{"kubernetes.default.svc"}},
+			"server by name",
+			Subject{CommonName: "server", Names: []string{"kubernetes.default.svc"}},
 			x509.ExtKeyUsageServerAuth, "kubernetes.default.svc",
 		},
 		{
-			"server by address", Subject{CommonName: "server", Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}},
+			"server by address",
+			Subject{CommonName: "server", Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}},
 			x509.ExtKeyUsageServerAuth, "10.96.0.1",
 		},
 	}

@@ -48,7 +48,7 @@ func furnish() error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	if real, err := filepath.EvalSymlinks("/var/run"); err == nil && real != "/run" {
+	if path, err := filepath.EvalSymlinks("/var/run"); err == nil && path != "/run" {
 		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount /var/run: %w", err)
 		}

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// Dir is the directory inside a room that is the room's own; TempDir, in it, is what TMPDIR names there.
-	Dir     = "/run/kube-ovn-lab"
+	// Dir is the directory inside a room that is the room's own.
+	Dir = "/run/kube-ovn-lab"
+	// TempDir is what TMPDIR names in a room.
 	TempDir = Dir + "/tmp"
 
 	// initName is what a room's process 1 is called: how it knows itself, and how Find knows it.
@@ -121,7 +122,7 @@ func whyNot() string {
 	return "; not root, and this kernel does not let users make namespaces of their own: the lab needs root here"
 }
 
-// ErrNoRoom: no room is running, or not the one that was asked for.
+// ErrNoRoom says that no room is running.
 var ErrNoRoom = errors.New("no lab is running: start one with make lab")
 
 // Find returns the process ids (as seen from here) of the first process of every room, in ascending order.

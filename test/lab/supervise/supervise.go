@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -27,21 +26,21 @@ type Spec struct {
 	Env []string `json:"env,omitempty"`
 }
 
-// Death is a process that ended without having been asked to.
-type Death struct {
+// DeathError is a process that ended without having been asked to.
+type DeathError struct {
 	Name string
 	// Err says how; Log is the path of its log, Tail the log's last lines.
 	Err       error
 	Log, Tail string
 }
 
-// Error makes a Death an error that says all there is to know.
-func (d *Death) Error() string {
+// Error makes it an error that says all there is to know.
+func (d *DeathError) Error() string {
 	return fmt.Sprintf("%s ended: %v; the end of its log (%s):\n%s", d.Name, d.Err, d.Log, d.Tail)
 }
 
 // Unwrap returns how the process ended.
-func (d *Death) Unwrap() error { return d.Err }
+func (d *DeathError) Unwrap() error { return d.Err }
 
 // Errors of a Supervisor's methods.
 var (
@@ -52,7 +51,7 @@ var (
 // Supervisor keeps processes by name.
 type Supervisor struct {
 	logs    string
-	onDeath func(*Death)
+	onDeath func(*DeathError)
 
 	mu        sync.Mutex
 	processes map[string]*process
@@ -68,7 +67,7 @@ type process struct {
 
 // New returns a Supervisor that keeps logs in a directory and calls onDeath, from a goroutine of its own, for each
 // process that ends unasked.
-func New(logs string, onDeath func(*Death)) *Supervisor {
+func New(logs string, onDeath func(*DeathError)) *Supervisor {
 	return &Supervisor{logs: logs, onDeath: onDeath, processes: map[string]*process{}}
 }
 
@@ -128,7 +127,7 @@ func (s *Supervisor) watch(p *process, started chan<- error) {
 		err = errors.New("exit status 0")
 	}
 	log := s.Log(p.spec.Name)
-	s.onDeath(&Death{Name: p.spec.Name, Err: err, Log: log, Tail: Tail(log, 30)})
+	s.onDeath(&DeathError{Name: p.spec.Name, Err: err, Log: log, Tail: Tail(log, 30)})
 }
 
 func (p *process) running() bool {
@@ -224,19 +223,22 @@ func (s *Supervisor) Signal(name string, signal syscall.Signal) error {
 	return p.cmd.Process.Signal(signal)
 }
 
-// StopAll stops the named processes, one after the other, then kills what is left.
-func (s *Supervisor) StopAll(ctx context.Context, grace time.Duration, order ...string) {
-	for _, name := range order {
-		_ = s.Stop(ctx, name, grace) // Not running is as good.
-	}
+// KillAll ends every process the hard way and returns when they are gone.
+func (s *Supervisor) KillAll() {
 	s.mu.Lock()
-	names := make([]string, 0, len(s.processes))
-	for name := range s.processes {
-		names = append(names, name)
+	// All are asked before the first one goes: none of them is to be missed by the others.
+	var running []*process
+	for _, p := range s.processes {
+		if p.running() {
+			p.asked = true
+			running = append(running, p)
+		}
 	}
 	s.mu.Unlock()
-	slices.Sort(names)
-	for _, name := range names {
-		_ = s.Kill(name)
+	for _, p := range running {
+		_ = p.cmd.Process.Kill() // It has ended: all the better.
+	}
+	for _, p := range running {
+		<-p.done
 	}
 }

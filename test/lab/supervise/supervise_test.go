@@ -3,7 +3,6 @@
 package supervise
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -20,11 +19,11 @@ func sh(name, script string) Spec {
 }
 
 // newSupervisor returns a Supervisor and where it reports deaths.
-func newSupervisor(t *testing.T) (*Supervisor, <-chan *Death) {
+func newSupervisor(t *testing.T) (*Supervisor, <-chan *DeathError) {
 	t.Helper()
-	deaths := make(chan *Death, 8)
-	s := New(t.TempDir(), func(d *Death) { deaths <- d })
-	t.Cleanup(func() { s.StopAll(context.Background(), 0) })
+	deaths := make(chan *DeathError, 8)
+	s := New(t.TempDir(), func(d *DeathError) { deaths <- d })
+	t.Cleanup(s.KillAll)
 	return s, deaths
 }
 

@@ -57,7 +57,7 @@ func newSession(name string, args []string) (*session, []string, error) {
 }
 
 // death reports a process that ended unasked. Without its control plane a lab is of no use to anybody.
-func (s *session) death(d *supervise.Death) {
+func (s *session) death(d *supervise.DeathError) {
 	s.deaths.Add(1)
 	fmt.Fprintf(os.Stderr, "lab: error: %v\n", d)
 	if slices.Contains(controlplane.Order, d.Name) {
@@ -169,7 +169,7 @@ func (s *session) runIn(ctx context.Context, l *lab.Lab, argv []string) (int, er
 		status, err = 1, errors.New("a process of the lab ended unasked")
 	}
 	if status != 0 && s.artifacts != "" {
-		if err := l.DumpTo(context.Background(), s.artifacts); err != nil {
+		if err := l.DumpTo(context.WithoutCancel(ctx), s.artifacts); err != nil {
 			fmt.Fprintf(os.Stderr, "lab: error: %v\n", err)
 		}
 		fmt.Fprintf(os.Stderr, "lab: what there is to know about it is in %s\n", s.artifacts)
