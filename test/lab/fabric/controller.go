@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+var (
+	subnetResource = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "subnets"}
+	vpcResource    = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "vpcs"}
+	eipResource    = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "iptables-eips"}
+)
+
+// Join is the network between the node and the default VPC's router.
+type Join struct {
+	Prefix       netip.Prefix
+	Router, Node netip.Addr
+}
+
+// External is the network outside.
+type External struct {
+	Prefix netip.Prefix
+	// Gateway is the upstream router, Node the node's address.
+	Gateway, Node netip.Addr
+	// Clients maps the name of a client's namespace to its address.
+	Clients map[string]netip.Addr
+}
+
+// Config says what the fabric is made of. Zero fields take Kube-OVN's defaults.
+type Config struct {
+	// Client talks to the API server; the Subnets, Vpcs and IptablesEIPs are read with it.
+	Client        dynamic.Interface
+	Join          Join
+	External      External
+	DefaultPrefix netip.Prefix
+}
+
+func (c *Config) defaults() {
+	if !c.Join.Prefix.IsValid() {
+		c.Join = Join{
+			Prefix: netip.MustParsePrefix("100.64.0.0/16"),
+			Router: netip.MustParseAddr("100.64.0.1"), Node: netip.MustParseAddr("100.64.0.2"),
+		}
+	}
+	if !c.DefaultPrefix.IsValid() {
+		c.DefaultPrefix = netip.MustParsePrefix("10.16.0.0/16")
+	}
+	if !c.External.Prefix.IsValid() {
+		c.External = External{
+			Prefix:  netip.MustParsePrefix("203.0.113.0/24"),
+			Gateway: netip.MustParseAddr("203.0.113.1"), Node: netip.MustParseAddr("203.0.113.2"),
+			Clients: map[string]netip.Addr{
+				"client1": netip.MustParseAddr("203.0.113.101"),
+				"client2": netip.MustParseAddr("203.0.113.102"),
+				"client3": netip.MustParseAddr("203.0.113.103"),
+			},
+		}
+	}
+}
+
+// Fabric is a running data plane.
+type Fabric struct {
+	config Config
+	ipam   *IPAM
+
+	mu       sync.Mutex
+	node     *space
+	fabric   *space
+	upstream *space
+	clients  map[string]*space
+	routers  map[string]*space
+	applied  topology
+	// attached maps a Pod's UID to its NICs by provider.
+	attached  map[string]map[string]NIC
+	nodeRules string
+	reserved  map[netip.Addr]string
+
+	subnets, vpcs, eips cache.SharedIndexInformer
+	dirty               chan struct{}
+
+	changeMu sync.Mutex
+	changed  chan struct{}
+}
+
+// New builds what stands without any API object: the bridges' namespace, the external network, the node's legs. The
+// calling process's network namespace becomes the node's.
+func New(config Config) (*Fabric, error) {
+	config.defaults()
+	f := &Fabric{
+		config: config, clients: map[string]*space{}, routers: map[string]*space{},
+		applied:  topology{Bridges: map[string]string{}, Legs: map[string]leg{}, Routers: map[string][]Route{}},
+		attached: map[string]map[string]NIC{}, reserved: map[netip.Addr]string{},
+		dirty: make(chan struct{}, 1), changed: make(chan struct{}),
+	}
+	f.ipam = NewIPAM(f.reservedBy)
+	if err := f.buildExternal(); err != nil {
+		return nil, err
+	}
+	if err := f.apply(context.Background(), planTopology(config.External.Prefix, nil, nil)); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Run follows the API server until the context ends.
+func (f *Fabric) Run(ctx context.Context) error {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(f.config.Client, 0)
+	f.mu.Lock()
+	f.subnets = factory.ForResource(subnetResource).Informer()
+	f.vpcs = factory.ForResource(vpcResource).Informer()
+	f.eips = factory.ForResource(eipResource).Informer()
+	f.mu.Unlock()
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { f.poke() },
+		UpdateFunc: func(any, any) { f.poke() },
+		DeleteFunc: func(any) { f.poke() },
+	}
+	for _, informer := range []cache.SharedIndexInformer{f.subnets, f.vpcs} {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+	}
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), f.subnets.HasSynced, f.vpcs.HasSynced) {
+		return ctx.Err()
+	}
+	logger := klog.FromContext(ctx)
+	f.poke()
+	retry := time.NewTimer(time.Hour)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+		case <-f.dirty:
+		}
+		if err := f.sync(ctx); err != nil && ctx.Err() == nil {
+			logger.Error(err, "Fabric is not whole yet")
+			retry.Reset(500 * time.Millisecond)
+		}
+		f.broadcast()
+	}
+}
+
+func (f *Fabric) poke() {
+	select {
+	case f.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// Changed gives a channel that is closed at the next change of the topology.
+func (f *Fabric) Changed() <-chan struct{} {
+	f.changeMu.Lock()
+	defer f.changeMu.Unlock()
+	return f.changed
+}
+
+func (f *Fabric) broadcast() {
+	f.changeMu.Lock()
+	defer f.changeMu.Unlock()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *Fabric) view() (subnets []*Subnet, vpcs []*VPC, err error) {
+	f.mu.Lock()
+	subnetInformer, vpcInformer := f.subnets, f.vpcs
+	f.mu.Unlock()
+	if subnetInformer == nil {
+		return nil, nil, nil
+	}
+	var errs []error
+	for _, item := range subnetInformer.GetStore().List() {
+		subnet, err := subnetFrom(item.(*unstructured.Unstructured))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		subnets = append(subnets, subnet)
+	}
+	for _, item := range vpcInformer.GetStore().List() {
+		vpc, err := vpcFrom(item.(*unstructured.Unstructured))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		vpcs = append(vpcs, vpc)
+	}
+	slices.SortFunc(subnets, func(a, b *Subnet) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(vpcs, func(a, b *VPC) int { return strings.Compare(a.Name, b.Name) })
+	return subnets, vpcs, errors.Join(errs...)
+}
+
+func (f *Fabric) sync(ctx context.Context) error {
+	subnets, vpcs, err := f.view()
+	errs := []error{err, f.bootstrap(ctx)}
+	errs = append(errs, f.apply(ctx, planTopology(f.config.External.Prefix, subnets, vpcs)))
+	for _, subnet := range subnets {
+		errs = append(errs, f.writeSubnet(ctx, subnet))
+	}
+	for _, vpc := range vpcs {
+		errs = append(errs, f.writeVPC(ctx, vpc, subnets))
+	}
+	return errors.Join(errs...)
+}
+
+// bootstrap creates what Kube-OVN itself creates when it is installed.
+func (f *Fabric) bootstrap(ctx context.Context) error {
+	prefix, join := f.config.DefaultPrefix, f.config.Join
+	gateway := prefix.Addr().Next()
+	var errs []error
+	ensure := func(resource schema.GroupVersionResource, informer cache.SharedIndexInformer, kind, name string, spec map[string]any) {
+		if _, exists, _ := informer.GetStore().GetByKey(name); exists {
+			return
+		}
+		object := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "kubeovn.io/v1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+		}}
+		_, err := f.config.Client.Resource(resource).Create(ctx, object, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			errs = append(errs, fmt.Errorf("create %s %s: %w", kind, name, err))
+		}
+	}
+	ensure(vpcResource, f.vpcs, "Vpc", DefaultVPC, map[string]any{})
+	ensure(subnetResource, f.subnets, "Subnet", DefaultSubnet, map[string]any{
+		"vpc": DefaultVPC, "provider": OVNProvider, "protocol": "IPv4", "default": true, "natOutgoing": true, "gatewayType": "distributed",
+		"cidrBlock": prefix.String(), "gateway": gateway.String(), "excludeIps": []any{gateway.String()},
+	})
+	ensure(subnetResource, f.subnets, "Subnet", JoinSubnet, map[string]any{
+		"vpc": DefaultVPC, "provider": OVNProvider, "protocol": "IPv4", "gatewayType": "distributed",
+		"cidrBlock": join.Prefix.String(), "gateway": join.Router.String(), "excludeIps": []any{join.Router.String()},
+	})
+	return errors.Join(errs...)
+}
+
+// writeSubnet fills in the spec's defaults and the status as Kube-OVN does.
+func (f *Fabric) writeSubnet(ctx context.Context, subnet *Subnet) error {
+	object := stored(f.subnets, subnet.Name)
+	if object == nil {
+		return nil
+	}
+	gateway := joinAddrs(subnet.Gateways)
+	defaults := map[string]any{}
+	set := func(field string, value any) {
+		if current, found, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", field); !found || current == "" {
+			defaults[field] = value
+		}
+	}
+	set("gateway", gateway)
+	set("provider", subnet.Provider)
+	set("protocol", protocolOf(subnet))
+	if subnet.VPC != "" {
+		set("vpc", subnet.VPC)
+	}
+	if len(defaults) > 0 {
+		if err := f.patch(ctx, subnetResource, subnet.Name, map[string]any{"spec": defaults}); err != nil {
+			return err
+		}
+	}
+	using, available := map[bool]int64{}, map[bool]int64{}
+	for _, prefix := range subnet.Prefixes {
+		is6 := prefix.Addr().Is6()
+		for _, addr := range f.ipam.Held(subnet.Name) {
+			if addr.Is6() == is6 {
+				using[is6]++
+			}
+		}
+		available[is6] = free(subnet, prefix) - using[is6]
+	}
+	return f.patchStatus(ctx, subnetResource, object, map[string]any{
+		"v4usingIPs": using[false], "v4availableIPs": available[false], "v6usingIPs": using[true], "v6availableIPs": available[true],
+	})
+}
+
+// free counts the prefix's addresses that a Pod may have. Exclusions that overlap are counted twice: close enough.
+func free(subnet *Subnet, prefix netip.Prefix) int64 {
+	hostBits := prefix.Addr().BitLen() - prefix.Bits()
+	if hostBits > 32 {
+		hostBits = 32
+	}
+	count := int64(1)<<hostBits - 2
+	for _, excluded := range subnet.Exclude {
+		if !prefix.Contains(excluded.From) {
+			continue
+		}
+		for addr := excluded.From; excluded.Contains(addr) && count > 0; addr = addr.Next() {
+			count--
+		}
+	}
+	return max(count, 0)
+}
+
+func protocolOf(subnet *Subnet) string {
+	switch {
+	case len(subnet.Prefixes) > 1:
+		return "Dual"
+	case subnet.Prefixes[0].Addr().Is6():
+		return "IPv6"
+	default:
+		return "IPv4"
+	}
+}
+
+func (f *Fabric) writeVPC(ctx context.Context, vpc *VPC, subnets []*Subnet) error {
+	object := stored(f.vpcs, vpc.Name)
+	if object == nil {
+		return nil
+	}
+	names := []any{}
+	defaultSubnet := vpc.DefaultSubnet
+	for _, subnet := range subnets {
+		if subnet.VPC == vpc.Name {
+			names = append(names, subnet.Name)
+			if defaultSubnet == "" && subnet.Default {
+				defaultSubnet = subnet.Name
+			}
+		}
+	}
+	return f.patchStatus(ctx, vpcResource, object, map[string]any{
+		"standby": true, "default": vpc.Name == DefaultVPC, "router": vpc.Name, "defaultLogicalSwitch": defaultSubnet, "subnets": names,
+	})
+}
+
+func stored(informer cache.SharedIndexInformer, name string) *unstructured.Unstructured {
+	item, exists, _ := informer.GetStore().GetByKey(name)
+	if !exists {
+		return nil
+	}
+	return item.(*unstructured.Unstructured)
+}
+
+// patchStatus names only what differs, and writes nothing when nothing does.
+func (f *Fabric) patchStatus(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured, status map[string]any) error {
+	present, _, _ := unstructured.NestedMap(object.Object, "status")
+	for field, value := range status {
+		current, found := present[field]
+		if reflect.DeepEqual(current, value) || (!found && reflect.ValueOf(value).IsZero()) {
+			delete(status, field)
+		}
+	}
+	if len(status) == 0 {
+		return nil
+	}
+	return f.patch(ctx, resource, object.GetName(), map[string]any{"status": status}, "status")
+}
+
+func (f *Fabric) patch(ctx context.Context, resource schema.GroupVersionResource, name string, change map[string]any, subresources ...string) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	_, err = f.config.Client.Resource(resource).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch %s %s: %w", resource.Resource, name, err)
+	}
+	return nil
+}
+
+// reservedBy tells who of the external network holds an address: the lab itself or an EIP.
+func (f *Fabric) reservedBy(addr netip.Addr) (string, bool) {
+	f.mu.Lock()
+	by, taken := f.reserved[addr]
+	eips := f.eips
+	f.mu.Unlock()
+	if taken || eips == nil {
+		return by, taken
+	}
+	for _, item := range eips.GetStore().List() {
+		eip := item.(*unstructured.Unstructured)
+		wanted, _, _ := unstructured.NestedString(eip.Object, "spec", "v4ip")
+		given, _, _ := unstructured.NestedString(eip.Object, "status", "ip")
+		if wanted == addr.String() || given == addr.String() {
+			return "eip " + eip.GetName(), true
+		}
+	}
+	return "", false
+}
