@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/component-base/config"
+	configoptions "k8s.io/component-base/config/options"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+)
+
+// options are the flags and the environment, checked.
+type options struct {
+	kubeconfig        string
+	enableLB          bool
+	enableNftableLB   bool
+	enableNatGw       bool
+	requireEIPGrant   bool
+	workers           int
+	gatewayWorkers    int
+	gatewayCheck      time.Duration
+	pprofPort         int
+	podName           string
+	podNamespace      string
+	leaderElection    config.LeaderElectionConfiguration
+	logging           *logsapi.LoggingConfiguration
+	environmentLookup func(string) string
+}
+
+func newOptions() *options {
+	o := &options{
+		logging:           logsapi.NewLoggingConfiguration(),
+		environmentLookup: os.Getenv,
+		leaderElection: config.LeaderElectionConfiguration{
+			LeaderElect:  true,
+			ResourceLock: "leases",
+			ResourceName: "kube-ovn-controller",
+		},
+	}
+	o.leaderElection.LeaseDuration.Duration = 15 * time.Second
+	o.leaderElection.RenewDeadline.Duration = 10 * time.Second
+	o.leaderElection.RetryPeriod.Duration = 2 * time.Second
+	return o
+}
+
+func (o *options) flags() *pflag.FlagSet {
+	fs := pflag.NewFlagSet("kube-ovn-controller", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to a kubeconfig file. Empty: the in-cluster configuration.")
+	fs.BoolVar(&o.enableLB, "enable-lb", true, "Enable load balancing.")
+	fs.BoolVar(&o.enableNftableLB, "enable-nftable-lb-svc", false,
+		"Serve LoadBalancer Services that carry the annotation ovn.kubernetes.io/eip by their VPC's NAT gateway. Needs --enable-lb.")
+	fs.BoolVar(&o.requireEIPGrant, "nftable-lb-svc-require-eip-grant", false,
+		"Let a Service use an IptablesEIP only if the EIP's annotation ovn.kubernetes.io/nftable-lb-svc-namespaces names its namespace.")
+	fs.BoolVar(&o.enableNatGw, "enable-nat-gw-handler", true,
+		"Run the NAT gateways, their EIPs and DNAT rules. Switch it off where another kube-ovn-controller does.")
+	fs.IntVar(&o.workers, "worker-num", 4, "Services that are handled at the same time.")
+	fs.IntVar(&o.gatewayWorkers, "nat-gw-worker-num", 16, "NAT gateways that are handled at the same time.")
+	fs.DurationVar(&o.gatewayCheck, "nat-gw-check-interval", time.Minute,
+		"How often a NAT gateway is asked what it really holds, so that what was changed in it by hand heals.")
+	fs.IntVar(&o.pprofPort, "pprof-port", 10660, "Port of /healthz, /readyz, /metrics and /debug/pprof.")
+	configoptions.BindLeaderElectionFlags(&o.leaderElection, fs)
+	logsapi.AddFlags(o.logging, fs)
+	return fs
+}
+
+// parse reads flags and environment. All that is wrong is in the one error, on one line.
+func (o *options) parse(args []string) error {
+	fs := o.flags()
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	o.podName, o.podNamespace = o.environmentLookup("POD_NAME"), o.environmentLookup("POD_NAMESPACE")
+	if o.podNamespace == "" {
+		o.podNamespace = "kube-system"
+	}
+	if o.podName == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("POD_NAME is not set and the host name cannot be read: %w", err)
+		}
+		o.podName = host
+	}
+	if o.leaderElection.ResourceNamespace == "" {
+		o.leaderElection.ResourceNamespace = o.podNamespace
+	}
+	return o.validate()
+}
+
+func (o *options) validate() error {
+	var errs []string
+	positive := func(flag string, ok bool, must string) {
+		if !ok {
+			errs = append(errs, "--"+flag+" must be "+must)
+		}
+	}
+	positive("worker-num", o.workers > 0, "at least 1")
+	positive("nat-gw-worker-num", o.gatewayWorkers > 0, "at least 1")
+	positive("nat-gw-check-interval", o.gatewayCheck > 0, "more than 0")
+	positive("pprof-port", o.pprofPort > 0 && o.pprofPort < 1<<16, "from 1 to 65535")
+	positive("leader-elect-resource-lock", o.leaderElection.ResourceLock == "leases", "leases")
+	positive("leader-elect-resource-name", o.leaderElection.ResourceName != "", "set")
+	le := o.leaderElection
+	positive("leader-elect-renew-deadline", le.RenewDeadline.Duration > 0 && le.RenewDeadline.Duration < le.LeaseDuration.Duration,
+		"more than 0 and less than --leader-elect-lease-duration")
+	positive("leader-elect-retry-period", le.RetryPeriod.Duration > 0 && le.RetryPeriod.Duration*6/5 < le.RenewDeadline.Duration,
+		"more than 0 and well below --leader-elect-renew-deadline (1.2 times it must be less)")
+	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
+		errs = append(errs, err.Error())
+	}
+	if len(errs) > 0 {
+		return errors.New(strings.Join(errs, "; "))
+	}
+	return nil
+}
+
+// serveServices says whether Services are to be watched at all.
+func (o *options) serveServices() bool { return o.enableNftableLB && o.enableLB }
