@@ -32,7 +32,8 @@ func (h *Handle) ClientArgs(client string, argv ...string) []string {
 	return h.NetnsArgs(client, argv...)
 }
 
-// PodArgs returns the command that runs argv in a Pod's namespaces.
+// PodArgs returns the command that runs argv in a Pod's network namespace, with the
+// node's programs and files; kubectl exec has the Pod's own.
 func (h *Handle) PodArgs(ctx context.Context, namespace, name string, argv ...string) ([]string, error) {
 	clientset, err := kubernetes.NewForConfig(h.config)
 	if err != nil {
@@ -46,9 +47,12 @@ func (h *Handle) PodArgs(ctx context.Context, namespace, name string, argv ...st
 }
 
 func (h *Handle) podArgs(pod *corev1.Pod, argv []string) ([]string, error) {
-	netns := podNetns(pod)
-	if _, err := os.Stat(filepath.Join(netnsDir, netns)); err != nil {
-		return nil, fmt.Errorf("find the namespaces of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	if pod.Spec.HostNetwork {
+		return argv, nil
+	}
+	netns, err := podNetns(pod)
+	if err != nil {
+		return nil, err
 	}
 	return h.NetnsArgs(netns, argv...), nil
 }

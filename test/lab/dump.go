@@ -21,8 +21,8 @@ const dumpDeadline = 10 * time.Second
 // clusterCommands show the cluster as its users see it.
 var clusterCommands = []string{
 	"kubectl get nodes,pods,services,endpointslices,deployments,statefulsets -A -o wide",
-	"kubectl get vpcs,subnets,vpc-nat-gws,iptables-eips,iptables-dnat-rules -o wide",
-	"kubectl get iptables-eips,iptables-dnat-rules,vpc-nat-gws -o yaml",
+	"kubectl get vpcs,subnets,vpc-nat-gateways,iptables-eips,iptables-dnat-rules -o wide",
+	"kubectl get iptables-eips,iptables-dnat-rules,vpc-nat-gateways -o yaml",
 	"kubectl get services -A -o yaml",
 	"kubectl get pods -A -o yaml",
 	"kubectl get events -A --sort-by=.metadata.creationTimestamp",

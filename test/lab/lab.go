@@ -62,7 +62,7 @@ func (l *Lab) start(ctx context.Context) error {
 	if err := l.layout(); err != nil {
 		return err
 	}
-	l.supervisor = supervise.New(filepath.Join(room.Dir, "logs"), l.options.OnDeath)
+	l.supervisor = supervise.New(filepath.Join(room.Dir, "logs"), func(d *supervise.DeathError) { l.options.OnFailure(d) })
 	if err := l.serve(); err != nil {
 		return err
 	}

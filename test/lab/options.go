@@ -13,7 +13,6 @@ import (
 
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
-	"github.com/kubeovn/kube-ovn/test/lab/supervise"
 )
 
 const (
@@ -46,8 +45,9 @@ type Options struct {
 	Controller ControllerOptions
 	// Progress is told what was done. Default: nobody.
 	Progress func(format string, args ...any)
-	// OnDeath is told of a process that ended unasked, on a goroutine of its own. Default: Progress.
-	OnDeath func(*supervise.DeathError)
+	// OnFailure is told, on a goroutine of its own, when a part of the lab ended unasked; where that was a process, by a
+	// *supervise.DeathError. Default: Progress.
+	OnFailure func(error)
 }
 
 // complete fills in defaults.
@@ -68,8 +68,8 @@ func (o *Options) complete() error {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	if o.OnDeath == nil {
-		o.OnDeath = func(d *supervise.DeathError) { o.Progress("%v", d) }
+	if o.OnFailure == nil {
+		o.OnFailure = func(err error) { o.Progress("error: %v", err) }
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ const (
 	Proxy             = "kube-proxy"
 )
 
-// Order is the order in which the processes are stopped.
-var Order = []string{Proxy, Scheduler, ControllerManager, APIServer, Etcd}
+// Processes are the names of all of them.
+var Processes = []string{Etcd, APIServer, ControllerManager, Scheduler, Proxy}
 
 // Modes of kube-proxy.
 const (
@@ -102,6 +102,11 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 		return nil, err
 	}
 	return c, c.runHealthy(ctx, APIServer, c.apiServerArgs(), c.url+"/readyz")
+}
+
+// PublicURL returns where the API server is reached by those who are not on the node.
+func (c *ControlPlane) PublicURL() string {
+	return "https://" + netip.AddrPortFrom(c.config.NodeIP, securePort).String()
 }
 
 // issue makes every certificate and kubeconfig.

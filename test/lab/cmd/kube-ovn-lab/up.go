@@ -31,7 +31,7 @@ type session struct {
 	options   lab.Options
 	artifacts string
 	quiet     bool
-	deaths    atomic.Int32
+	failures  atomic.Int32
 	fatal     chan struct{}
 }
 
@@ -42,7 +42,7 @@ func newSession(name string, args []string) (*session, []string, error) {
 			fmt.Fprintf(os.Stderr, "lab: "+format+"\n", args...)
 		}
 	}
-	s.options.OnDeath = s.death
+	s.options.OnFailure = s.failed
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags.SetInterspersed(false)
 	flags.StringVar(&s.options.ProxyMode, "proxy-mode", controlplane.ProxyNFTables, "mode of kube-proxy: nftables or iptables")
@@ -56,11 +56,12 @@ func newSession(name string, args []string) (*session, []string, error) {
 	return s, flags.Args(), nil
 }
 
-// death reports a process that ended unasked. Without its control plane a lab is of no use to anybody.
-func (s *session) death(d *supervise.DeathError) {
-	s.deaths.Add(1)
-	fmt.Fprintf(os.Stderr, "lab: error: %v\n", d)
-	if slices.Contains(controlplane.Order, d.Name) {
+// failed reports a part of the lab that ended unasked. Of those, only kube-ovn-controller can be missed.
+func (s *session) failed(err error) {
+	s.failures.Add(1)
+	fmt.Fprintf(os.Stderr, "lab: error: %v\n", err)
+	var death *supervise.DeathError
+	if !errors.As(err, &death) || slices.Contains(controlplane.Processes, death.Name) {
 		select {
 		case s.fatal <- struct{}{}:
 		default:
@@ -96,7 +97,7 @@ func up(args []string) (int, error) {
 	case <-ctx.Done():
 		return 0, nil
 	case <-s.fatal:
-		return 1, errors.New("the lab's control plane ended")
+		return 1, errors.New("the lab lost a part that it cannot do without")
 	}
 }
 
@@ -165,8 +166,8 @@ func (s *session) runIn(ctx context.Context, l *lab.Lab, argv []string) (int, er
 	if err != nil {
 		return 1, err
 	}
-	if status == 0 && s.deaths.Load() > 0 {
-		status, err = 1, errors.New("a process of the lab ended unasked")
+	if status == 0 && s.failures.Load() > 0 {
+		status, err = 1, errors.New("a part of the lab ended unasked")
 	}
 	if status != 0 && s.artifacts != "" {
 		if err := l.DumpTo(context.WithoutCancel(ctx), s.artifacts); err != nil {
