@@ -155,13 +155,17 @@ func (c *Controller) deleteRule(ctx context.Context, rule *kubeovnv1.IptablesDna
 
 // syncStatus writes the Service's status where it differs, and then tells the user what is new.
 func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) error {
+	if c.statuses.ahead(s.Service) {
+		// The cache does not show our last patch yet. Its event brings the Service back.
+		return nil
+	}
 	status, events := DecideStatus(s, o, c.timestamp())
 	patch, err := statusPatch(s.Service, status)
 	if err != nil {
 		return err
 	}
 	if patch != nil {
-		_, err := c.kube.CoreV1().Services(s.Key.Namespace).Patch(ctx, s.Key.Name, types.StrategicMergePatchType, patch,
+		patched, err := c.kube.CoreV1().Services(s.Key.Namespace).Patch(ctx, s.Key.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{FieldManager: fieldManager}, "status")
 		switch {
 		case apierrors.IsNotFound(err):
@@ -173,6 +177,7 @@ func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) er
 		if err != nil {
 			return fmt.Errorf("patch status: %w", err)
 		}
+		c.statuses.put(patched)
 		klog.FromContext(ctx).V(2).Info("Patched status", "ready", readyReason(status), "ingress", len(status.LoadBalancer.Ingress))
 	}
 	c.metrics.setReason(s.Key, readyReason(status))

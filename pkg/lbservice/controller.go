@@ -63,11 +63,12 @@ type Controller struct {
 	metrics  *Metrics
 	opts     Options
 
-	in      inputs
-	queue   workqueue.TypedRateLimitingInterface[sharenat.Owner]
-	written *written
-	told    *told
-	now     func() time.Time
+	in       inputs
+	queue    workqueue.TypedRateLimitingInterface[sharenat.Owner]
+	written  *written
+	statuses *statuses
+	told     *told
+	now      func() time.Time
 	// eipLocks make the passes over one EIP take turns, so that none decides while another writes.
 	eipLocks [lockStripes]sync.Mutex
 }
@@ -92,6 +93,7 @@ func New(opts Options) (*Controller, error) {
 		opts:     opts,
 		now:      time.Now,
 		written:  newWritten(time.Now),
+		statuses: newStatuses(),
 		told:     newTold(),
 		in: inputs{
 			services: core.Services().Informer(),
@@ -132,7 +134,7 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 	logger := klog.FromContext(ctx).WithName(controllerName)
 	ctx = klog.NewContext(ctx, logger)
 	defer c.queue.ShutDown()
-	if !cache.WaitForCacheSync(ctx.Done(), c.HasSynced) {
+	if !cache.WaitFor(ctx, "", c.in.checkers()...) {
 		return fmt.Errorf("wait for informers: %w", context.Cause(ctx))
 	}
 	logger.Info("Started", "workers", workers)
@@ -193,6 +195,7 @@ func (c *Controller) sync(ctx context.Context, key sharenat.Owner) (waiting bool
 	}
 	if p.snapshot.Service == nil {
 		c.told.forget(key)
+		c.statuses.forget(key)
 		c.metrics.setReason(key, "")
 		return false, err
 	}

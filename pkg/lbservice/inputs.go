@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -36,6 +37,15 @@ type inputs struct {
 	services, slices, pods               cache.SharedIndexInformer
 	subnets, eips, gateways, rules, fips cache.SharedIndexInformer
 	registrations                        []cache.ResourceEventHandlerRegistration
+}
+
+// checkers are done when everything that was there at the start has been handled.
+func (in *inputs) checkers() []cache.DoneChecker {
+	out := make([]cache.DoneChecker, len(in.registrations))
+	for i, registration := range in.registrations {
+		out[i] = registration.HasSyncedChecker()
+	}
+	return out
 }
 
 func indexBy[T any](keys func(*T) []string) cache.IndexFunc {
@@ -231,7 +241,7 @@ func (c *Controller) podChanged(before, after *corev1.Pod) {
 			maps.Equal(before.Annotations, after.Annotations) {
 			return
 		}
-		if equality.Semantic.DeepEqual(ParsePod(before), ParsePod(after)) {
+		if ParsePod(before).equal(ParsePod(after)) {
 			return
 		}
 	}
@@ -259,17 +269,26 @@ func (c *Controller) subnetChanged(before, after *kubeovnv1.Subnet) {
 }
 
 func (c *Controller) eipChanged(before, after *kubeovnv1.IptablesEIP) {
-	if before != nil && after != nil &&
-		equality.Semantic.DeepEqual(eipInputs(before), eipInputs(after)) {
+	if before != nil && after != nil && eipInputsOf(before) == eipInputsOf(after) {
 		return
 	}
 	c.enqueueEIP(nameOf(before, after), nil)
 }
 
 // eipInputs are the parts of an EIP that decisions depend on.
-func eipInputs(eip *kubeovnv1.IptablesEIP) []any {
+type eipInputs struct {
+	uid      types.UID
+	deleting bool
+	spec     kubeovnv1.IptablesEIPSpec
+	ip       string
+	ready    bool
+	grant    string
+	granted  bool
+}
+
+func eipInputsOf(eip *kubeovnv1.IptablesEIP) eipInputs {
 	grant, granted := eip.Annotations[sharenat.GrantAnnotation]
-	return []any{eip.UID, eip.Spec.NatGwDp, eip.Spec.V4ip, eip.Spec.V6ip, eip.Status.IP, eip.Status.Ready, eip.DeletionTimestamp != nil, grant, granted}
+	return eipInputs{eip.UID, eip.DeletionTimestamp != nil, eip.Spec, eip.Status.IP, eip.Status.Ready, grant, granted}
 }
 
 func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {

@@ -72,6 +72,10 @@ func ParsePod(pod *corev1.Pod) Pod {
 	return p
 }
 
+func (p Pod) equal(o Pod) bool {
+	return p.Name == o.Name && p.UID == o.UID && p.Ended == o.Ended && p.HasIP == o.HasIP && slices.Equal(p.NICs, o.NICs)
+}
+
 func parseNIC(pod *corev1.Pod, provider string, primary bool) NIC {
 	nic := NIC{
 		Provider: provider,

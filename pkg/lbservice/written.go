@@ -8,10 +8,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
 // writtenFor is how long a write is remembered at most. The informer shows it within milliseconds; this is for a rule that came and
@@ -105,7 +107,40 @@ func (w *written) overlay(cached []*kubeovnv1.IptablesDnatRule, match func(*kube
 }
 
 // newer tells whether a is newer than b. Versions that cannot be compared are not.
-func newer(a, b *kubeovnv1.IptablesDnatRule) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+func newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
+}
+
+// statuses remembers each Service as our last status patch left it, until the informer shows that.
+type statuses struct {
+	mu       sync.Mutex
+	services map[sharenat.Owner]*corev1.Service
+}
+
+func newStatuses() *statuses { return &statuses{services: map[sharenat.Owner]*corev1.Service{}} }
+
+func (st *statuses) put(svc *corev1.Service) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.services[ownerOfService(svc)] = svc
+}
+
+// ahead tells whether our last patch is newer than the Service as the cache has it.
+func (st *statuses) ahead(cached *corev1.Service) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	key := ownerOfService(cached)
+	patched, ok := st.services[key]
+	if ok && patched.UID == cached.UID && newer(patched, cached) {
+		return true
+	}
+	delete(st.services, key)
+	return false
+}
+
+func (st *statuses) forget(key sharenat.Owner) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	delete(st.services, key)
 }
