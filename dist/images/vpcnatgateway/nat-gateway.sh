@@ -76,9 +76,10 @@ make_room() {
 	local base=/tmp
 	[[ -d /dev/shm && -w /dev/shm ]] && base=/dev/shm
 	umask 077
-	TMP=$(mktemp -d -p "$base" nat-gateway.XXXXXXXXXX)
+	TMP=$base/nat-gateway.$$.$SRANDOM
+	# mkdir fails on anything that is there already, so the name need not be secret.
+	mkdir -- "$TMP" "$TMP/hash" || exit 1
 	trap 'rm -rf -- "$TMP"' EXIT
-	mkdir "$TMP/md5" "$TMP/sha"
 }
 
 # One lock a gateway. Nothing that outlives a call is ever started, so the lock
@@ -387,16 +388,13 @@ function verdicts(map, line,    e, n, i, f, k) {
 		else masq_there[k] = 1
 	}
 }
-function read_kernel(    i, names) {
+function read_kernel(    i) {
 	if (n_ids) {
-		names = tmp "/md5.names"
 		for (i = 1; i <= n_ids; i++) {
-			printf "%s:%s:%s", eip[i], dport[i], l4[i] > (tmp "/md5/" i)
-			close(tmp "/md5/" i)
-			print i > names
+			printf "%s:%s:%s", eip[i], dport[i], l4[i] > (tmp "/hash/" i)
+			close(tmp "/hash/" i)
 		}
-		close(names)
-		read_from("cd " tmp "/md5 && xargs md5sum <" names, "md5")
+		read_from("cd " tmp "/hash && md5sum *", "md5")
 		for (i = 1; i <= n_ids; i++) id_of[hash[i]] = i
 	}
 	# Names only, with -t no element of a named set is fetched.
@@ -941,7 +939,7 @@ function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, 
 		keys[j] = ipnum(b[1]) * 65536 + b[3]
 	}
 	sort(keys, vals, n)
-	out = tmp "/sha/" i
+	out = tmp "/hash/" i
 	print "identity", id[i], (timeout ? "clientip" : "none"), timeout (src == "" ? "" : " sources=" src) > out
 	for (j = 1; j <= n; j++) {
 		split(vals[j], b, " ")
@@ -981,7 +979,7 @@ function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w) {
 		for (i = 3; i < n; i++) if (f[i] ~ /^-/) v[f[i]] = f[i + 1]
 		if (f[2] == "HAIRPIN_SNAT" && f[1] == "-A") hairpin[v["--to-source"]] = 1
 		if (f[2] == "SHARED_DNAT" && f[1] == "-A" && v["-j"] == "DNAT") {
-			sub(/[/]32$/, "", v["-d"])
+			sub("/32$", "", v["-d"])
 			sub(/:/, " ", v["--to-destination"])
 			print "dnat", v["-d"], v["--dport"], v["-p"], v["--to-destination"]
 		}
@@ -1015,10 +1013,9 @@ BEGIN {
 		n_be[i] = content(i)
 		# Legacy or edited: what carries its name belongs to it all the same.
 		if (!n_be[i]) bare[substr(to[i], 6)] = 1
-		else print i > (tmp "/sha.names")
+		else written = 1
 	}
-	close(tmp "/sha.names")
-	if (n_ids) read_from("cd " tmp "/sha && { [ ! -s ../sha.names ] || xargs sha256sum <../sha.names; }", "sha256")
+	if (written) read_from("cd " tmp "/hash && sha256sum *", "sha256")
 	for (i = 1; i <= n_ids; i++)
 		print "identity", id[i], (n_be[i] && whole ? sum[i] : "-"), (n_be[i] && whole ? n_be[i] : 0)
 	for (name in have) {
@@ -1257,7 +1254,7 @@ drop_older_routes() {
 	awk -v dev="$VPC_IF" '
 		FNR == NR { ours[$1] = 1; next }
 		$2 == "via" && !/ proto (kernel|196)( |$)/ && !/ metric / {
-			dst = $1 == "default" ? "0.0.0.0/0" : $1 ~ /[/]/ ? $1 : $1 "/32"
+			dst = $1 == "default" ? "0.0.0.0/0" : index($1, "/") ? $1 : $1 "/32"
 			if (dst in ours) print "route del", dst, "via", $3, "dev", dev
 		}' "$TMP/routes" "$TMP/there" >"$TMP/batch"
 	[[ -s $TMP/batch ]] || return 0
@@ -1274,7 +1271,7 @@ verb_subnet_route_del() {
 	ip -4 route show proto "$ROUTE_PROTO" >"$TMP/there"
 	awk -v proto="$ROUTE_PROTO" '
 		FNR == NR { ours[$1] = 1; next }
-		{ dst = $1 == "default" ? "0.0.0.0/0" : $1 ~ /[/]/ ? $1 : $1 "/32" }
+		{ dst = $1 == "default" ? "0.0.0.0/0" : index($1, "/") ? $1 : $1 "/32" }
 		dst in ours { print "route del", dst, "via", $3, "proto", proto }' "$TMP/routes" "$TMP/there" >"$TMP/batch"
 	[[ -s $TMP/batch ]] || return 0
 	ip -batch "$TMP/batch" >/dev/null 2>"$TMP/error" || fail "ip refused: $(head -c 500 "$TMP/error")"
@@ -1299,7 +1296,7 @@ verb_dnat() { # add|del
 		$1 == "-A" && $2 == "SHARED_DNAT" {
 			split("", v)
 			for (i = 3; i < NF; i++) if ($i ~ /^-/) v[$i] = $(i + 1)
-			sub(/[/]32$/, "", v["-d"]); sub(/:/, " ", v["--to-destination"])
+			sub("/32$", "", v["-d"]); sub(/:/, " ", v["--to-destination"])
 			k = v["-d"] " " v["--dport"] " " v["-p"]
 			if (!(k in want) || (v["--to-destination"] == want[k]) != (op == "del")) next
 			print "-D" substr($0, 3)
