@@ -66,11 +66,11 @@ func (f *Fabric) Attach(podUID string, ns Namespace, nic NIC) error {
 		return err
 	}
 	defer pod.close()
-	err = f.fabric.plug(cable{
+	c := cable{
 		name: portName(podUID, nic), alias: ns.Name + " " + nic.Interface, bridge: bridge,
 		peer: pod, peerName: nic.Interface, peerMAC: nic.MAC,
-	})
-	if err != nil {
+	}
+	if err := f.fabric.plug(c); err != nil {
 		return err
 	}
 	if nic.Overlay {
@@ -87,6 +87,9 @@ func (f *Fabric) Attach(podUID string, ns Namespace, nic NIC) error {
 		}
 	}
 	if err := pod.address(nic.Interface, nic.Addrs, routes...); err != nil {
+		return err
+	}
+	if err := f.fabric.waitUp(c); err != nil {
 		return err
 	}
 	f.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -121,6 +122,31 @@ func (s *space) plug(c cable) error {
 	}
 	if err != nil {
 		return fmt.Errorf("connect %s to %s of %s: %w", c.name, c.peerName, c.peer.name, err)
+	}
+	return nil
+}
+
+// waitUp waits until both ends of a cable carry traffic. The kernel says so a little later than it sets them up (linkwatch),
+// and a bridge drops what comes before.
+func (s *space) waitUp(c cable) error {
+	deadline := time.Now().Add(3 * time.Second)
+	for _, end := range []struct {
+		space *space
+		name  string
+	}{{s, c.name}, {c.peer, c.peerName}} {
+		for {
+			link, err := end.space.link(end.name)
+			if err != nil {
+				return err
+			}
+			if link.Attrs().OperState == netlink.OperUp {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s in %s has no carrier", end.name, end.space.name)
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
 	}
 	return nil
 }

@@ -170,14 +170,15 @@ func (f *Fabric) addLeg(l leg, bridge string) error {
 		return fmt.Errorf("subnet %s: vpc %s has no router", l.Subnet, l.VPC)
 	}
 	name := interfaceName("s-", l.Subnet)
-	mac := macFor("gateway", l.VPC, l.Subnet)
-	err := f.fabric.plug(cable{
-		name: legName(l.Subnet), alias: "router " + l.VPC, bridge: bridge, peer: router, peerName: name, peerMAC: mac,
-	})
-	if err != nil {
+	mac := macFor("gateway", l.Subnet)
+	c := cable{name: legName(l.Subnet), alias: "router " + l.VPC, bridge: bridge, peer: router, peerName: name, peerMAC: mac}
+	if err := f.fabric.plug(c); err != nil {
 		return err
 	}
 	if err := router.address(name, l.Addrs); err != nil {
+		return err
+	}
+	if err := f.fabric.waitUp(c); err != nil {
 		return err
 	}
 	f.applied.Legs[l.Subnet] = l

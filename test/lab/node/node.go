@@ -108,6 +108,9 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if n.apiHost, n.apiPort, err = apiServerAddress(restConfig.Host); err != nil {
 		return nil, err
 	}
+	if addr, err := netip.ParseAddr(n.apiHost); err == nil && addr.IsLoopback() {
+		n.apiHost = config.NodeIP.String()
+	}
 	if err := mountScratch(n.scratch); err != nil {
 		return nil, err
 	}

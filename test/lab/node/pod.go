@@ -45,6 +45,7 @@ type worker struct {
 	init, main []*container
 	failed     *podFailure
 	over       bool
+	gone       bool      // from the API server
 	deadline   time.Time // of a Pod that is being deleted
 	written    *corev1.PodStatus
 }
@@ -91,6 +92,7 @@ func (w *worker) update(pod *corev1.Pod) {
 // vanish says that the Pod object is gone: whatever still runs ends now.
 func (w *worker) vanish() {
 	w.mu.Lock()
+	w.gone = true
 	w.hurry(time.Now())
 	w.mu.Unlock()
 	w.begin.Do(func() { close(w.terminating) })
@@ -518,7 +520,7 @@ func (w *worker) patch(ctx context.Context, change map[string]any, subresources 
 	namespace, name := w.pod.Namespace, w.pod.Name
 	w.mu.Unlock()
 	pod, err := w.node.client.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isNamesake(err) {
 		return nil // the informer says what became of it
 	}
 	if err != nil {
@@ -532,12 +534,22 @@ func (w *worker) patch(ctx context.Context, change map[string]any, subresources 
 	return nil
 }
 
+// isNamesake tells whether a patch met another Pod of the same name: the API server then says that the UID, which the patch
+// names, cannot be changed.
+func isNamesake(err error) bool {
+	return apierrors.IsInvalid(err) && apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) &&
+		strings.Contains(err.Error(), "metadata.uid")
+}
+
 // conclude writes the last status and lets the Pod object go.
 func (w *worker) conclude(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	w.mu.Lock()
-	namespace, name := w.pod.Namespace, w.pod.Name
+	namespace, name, isGone := w.pod.Namespace, w.pod.Name, w.gone
 	w.mu.Unlock()
+	if isGone {
+		return
+	}
 	options := metav1.NewDeleteOptions(0)
 	options.Preconditions = metav1.NewUIDPreconditions(string(w.uid))
 	for {
