@@ -29,7 +29,7 @@ import (
 // wrote does not make us write it again and again.
 type appliedStore struct {
 	mu    sync.Mutex
-	items map[string]string // gateway → hash and resulting resource version
+	items map[string]string // gateway → hash of the description, and of the spec that came of it
 }
 
 func (s *appliedStore) is(gateway, mark string) bool {
@@ -153,29 +153,15 @@ func (c *Controller) workloadOf(gw *kubeovnv1.VpcNatGateway) (*Workload, error) 
 // applyWorkload writes the workload when it is not there, was made from another description, or was changed by hand.
 func (c *Controller) applyWorkload(ctx context.Context, gw *kubeovnv1.VpcNatGateway, want *Workload) error {
 	meta := want.meta()
-	var live metav1.Object
-	var same bool
-	var err error
-	if want.StatefulSet != nil {
-		var set *appsv1.StatefulSet
-		if set, err = c.setLister.StatefulSets(meta.Namespace).Get(meta.Name); err == nil {
-			live, same = set, equality.Semantic.DeepDerivative(want.StatefulSet.Spec, set.Spec)
-		}
-	} else {
-		var deployment *appsv1.Deployment
-		if deployment, err = c.deployLister.Deployments(meta.Namespace).Get(meta.Name); err == nil {
-			live, same = deployment, equality.Semantic.DeepDerivative(want.Deployment.Spec, deployment.Spec)
-		}
-	}
-	if ignoreNotFound(err) != nil {
+	live, same, err := c.liveWorkload(want)
+	if err != nil {
 		return err
 	}
 	if live != nil {
-		if live.GetDeletionTimestamp() != nil {
+		if live.meta().DeletionTimestamp != nil {
 			return nil // its going is an event
 		}
-		sameHash := live.GetAnnotations()[workloadHashAnnotation] == want.hash()
-		if sameHash && (same || c.applied.is(gw.Name, want.hash()+"/"+live.GetResourceVersion())) {
+		if live.hash() == want.hash() && (same || c.applied.is(gw.Name, want.hash()+"/"+live.specHash())) {
 			return nil
 		}
 	}
@@ -183,12 +169,29 @@ func (c *Controller) applyWorkload(ctx context.Context, gw *kubeovnv1.VpcNatGate
 	if err != nil {
 		return fmt.Errorf("apply %s %s/%s: %w", want.kind(), meta.Namespace, meta.Name, err)
 	}
-	c.applied.set(gw.Name, want.hash()+"/"+written.GetResourceVersion())
+	c.applied.set(gw.Name, want.hash()+"/"+written.specHash())
 	klog.FromContext(ctx).Info("Applied gateway workload", "kind", want.kind(), "workload", klog.KRef(meta.Namespace, meta.Name))
 	return nil
 }
 
-func (c *Controller) serverSideApply(ctx context.Context, w *Workload) (metav1.Object, error) {
+// liveWorkload gives the workload as it is, nil when it is not there, and whether all that is wanted of it is so.
+func (c *Controller) liveWorkload(want *Workload) (live *Workload, same bool, err error) {
+	meta := want.meta()
+	if want.StatefulSet != nil {
+		set, err := c.setLister.StatefulSets(meta.Namespace).Get(meta.Name)
+		if err != nil {
+			return nil, false, ignoreNotFound(err)
+		}
+		return &Workload{StatefulSet: set}, equality.Semantic.DeepDerivative(want.StatefulSet.Spec, set.Spec), nil
+	}
+	deployment, err := c.deployLister.Deployments(meta.Namespace).Get(meta.Name)
+	if err != nil {
+		return nil, false, ignoreNotFound(err)
+	}
+	return &Workload{Deployment: deployment}, equality.Semantic.DeepDerivative(want.Deployment.Spec, deployment.Spec), nil
+}
+
+func (c *Controller) serverSideApply(ctx context.Context, w *Workload) (*Workload, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w.object())
 	if err != nil {
 		return nil, err
@@ -201,9 +204,11 @@ func (c *Controller) serverSideApply(ctx context.Context, w *Workload) (metav1.O
 	opts := metav1.PatchOptions{FieldManager: fieldManager, Force: ptr.To(true)}
 	meta := w.meta()
 	if w.StatefulSet != nil {
-		return c.KubeClient.AppsV1().StatefulSets(meta.Namespace).Patch(ctx, meta.Name, types.ApplyPatchType, data, opts)
+		set, err := c.KubeClient.AppsV1().StatefulSets(meta.Namespace).Patch(ctx, meta.Name, types.ApplyPatchType, data, opts)
+		return &Workload{StatefulSet: set}, err
 	}
-	return c.KubeClient.AppsV1().Deployments(meta.Namespace).Patch(ctx, meta.Name, types.ApplyPatchType, data, opts)
+	deployment, err := c.KubeClient.AppsV1().Deployments(meta.Namespace).Patch(ctx, meta.Name, types.ApplyPatchType, data, opts)
+	return &Workload{Deployment: deployment}, err
 }
 
 // deleteWorkloads deletes a gateway's workloads except the one to keep: those of another kind, name or namespace.
@@ -281,7 +286,7 @@ func (c *Controller) stopGateway(ctx context.Context, gw *kubeovnv1.VpcNatGatewa
 func (c *Controller) gatewayStatus(gw *kubeovnv1.VpcNatGateway, w *Workload) kubeovnv1.VpcNatGatewayStatus {
 	status := gw.Status
 	var addresses, nodes []string
-	filled := int32(0)
+	filled, presumed := int32(0), int32(0)
 	for _, pod := range c.podsOf(gw.Name) {
 		if pod.DeletionTimestamp != nil || pod.Namespace != w.meta().Namespace {
 			continue
@@ -290,8 +295,12 @@ func (c *Controller) gatewayStatus(gw *kubeovnv1.VpcNatGateway, w *Workload) kub
 		if pod.Spec.NodeName != "" {
 			nodes = append(nodes, pod.Spec.NodeName)
 		}
-		if counts(pod) && c.programs.get(keyOf(pod)).isFilled(runningContainer(pod)) {
+		switch p := c.programs.get(keyOf(pod)); {
+		case !counts(pod):
+		case p.isFilled(runningContainer(pod)):
 			filled++
+		case gw.Status.Ready && pod.Annotations[sharenat.GatewayInitAnnotation] == "true" && p.isPresumedFilled():
+			presumed++
 		}
 	}
 	if len(addresses) == 0 && gw.Spec.LanIP != "" && replicasOf(gw) == 1 {
@@ -299,7 +308,7 @@ func (c *Controller) gatewayStatus(gw *kubeovnv1.VpcNatGateway, w *Workload) kub
 	}
 	slices.Sort(addresses)
 	slices.Sort(nodes)
-	status.Ready = filled >= replicasOf(gw)
+	status.Ready = filled+presumed >= replicasOf(gw)
 	status.LanIP = strings.Join(slices.Compact(addresses), ",")
 	status.Replicas = replicasOf(gw)
 	status.QoSPolicy = gw.Spec.QoSPolicy
@@ -316,6 +325,13 @@ func (p *program) isFilled(container string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.container == container && p.filled
+}
+
+// isPresumedFilled says that a pod that another run of the handler has filled was not looked at yet.
+func (p *program) isPresumedFilled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.containers < 2 && !p.filled && p.failure == ""
 }
 
 func (c *Controller) publishGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway, status kubeovnv1.VpcNatGatewayStatus) error {

@@ -31,7 +31,8 @@ type programStore struct {
 // program is what is known of one gateway pod. Only the goroutine that works on the pod changes content; the lock is
 // for those that look, and never held during a call.
 type program struct {
-	mu sync.Mutex
+	mu         sync.Mutex
+	containers int // that were seen running in the pod
 	knowledge
 }
 
@@ -124,6 +125,7 @@ func (p *program) begin(container string, now time.Time) (list bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.container != container {
+		p.containers++
 		p.knowledge = knowledge{container: container, lastCall: p.lastCall}
 	}
 	p.dirtySince, p.dirtyLast = time.Time{}, time.Time{}

@@ -82,6 +82,22 @@ func (w *Workload) object() runtime.Object {
 	return w.Deployment
 }
 
+// specHash stands for the whole spec, as the API server gave it back.
+func (w *Workload) specHash() string {
+	var spec any
+	if w.StatefulSet != nil {
+		spec = w.StatefulSet.Spec
+	} else {
+		spec = w.Deployment.Spec
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
 func (w *Workload) hash() string { return w.meta().Annotations[workloadHashAnnotation] }
 
 // replicasOf gives the number of pods that a gateway asks for.
