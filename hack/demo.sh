@@ -6,5 +6,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 mkdir -p "$OUTPUT/bin"
-step "building the demo" env CGO_ENABLED=0 go -C "$ROOT/test" build -trimpath -o "$OUTPUT/bin/demo" ./demo
+step "building the demo" go -C "$ROOT/test" build -o "$OUTPUT/bin/demo" ./demo
 exec "$ROOT/hack/lab.sh" run --artifacts "$OUTPUT/artifacts/demo" -- "$OUTPUT/bin/demo" "$@"

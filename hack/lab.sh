@@ -19,6 +19,6 @@ fi
 "$ROOT/hack/setup.sh"
 tools=$("$ROOT/hack/build-tools.sh" etcd controlplane)
 "$ROOT/hack/build.sh"
-step "building kube-ovn-lab" env CGO_ENABLED=0 go -C "$ROOT/test" build -trimpath -o "$lab" ./lab/cmd/kube-ovn-lab
+step "building kube-ovn-lab" go -C "$ROOT/test" build -o "$lab" ./lab/cmd/kube-ovn-lab
 export KUBE_OVN_LAB_PATH=$OUTPUT/bin:$tools
 exec "$lab" "$@"
