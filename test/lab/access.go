@@ -50,7 +50,7 @@ func (h *Handle) podArgs(pod *corev1.Pod, argv []string) ([]string, error) {
 	if pod.Spec.HostNetwork {
 		return argv, nil
 	}
-	netns, err := podNetns(pod)
+	netns, err := PodNetns(pod)
 	if err != nil {
 		return nil, err
 	}

@@ -88,8 +88,8 @@ func nodeReady(n *corev1.Node) bool {
 	return false
 }
 
-// podNetns returns the name of a Pod's network namespace.
-func podNetns(pod *corev1.Pod) (string, error) {
+// PodNetns returns the name of a Pod's network namespace.
+func PodNetns(pod *corev1.Pod) (string, error) {
 	name := fmt.Sprintf("pod-%s-%s", pod.Namespace, pod.Name)
 	// With its UID where the name was still in use, by a namesake on its way out.
 	for _, candidate := range []string{name + "-" + string(pod.UID), name} {
