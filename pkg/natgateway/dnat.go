@@ -3,7 +3,9 @@
 package natgateway
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,16 +14,21 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// Snapshot is everything that the desired state of one gateway is made of.
+// Snapshot is what the desired state of one gateway is made of.
 type Snapshot struct {
 	Gateway string
+	// Partial says that only the rules of the named groups have changed since the previous state; all else stands empty then.
+	Partial bool
+	// Rules by group: those that have changed when Partial, else all.
+	Rules map[GroupKey][]*kubeovnv1.IptablesDnatRule
+
 	// Blocked says why nothing of this gateway can be programmed at all; nil when it can.
 	Blocked *Blocked
 	EIPs    []SnapshotEIP
 	Routes  []sharenat.Route
 }
 
-// SnapshotEIP is one EIP of the gateway with the rules on it.
+// SnapshotEIP is one EIP of the gateway.
 type SnapshotEIP struct {
 	Name string
 	// CIDR is the zero value as long as the EIP has no address.
@@ -29,9 +36,19 @@ type SnapshotEIP struct {
 	// Gone is true for an EIP that is being deleted and that nothing uses.
 	Gone bool
 	// FIP names the FIP rule that claims the EIP whole.
-	FIP   string
-	Rules []*kubeovnv1.IptablesDnatRule
+	FIP string
 }
+
+// GroupKey is what rules that may share an identity have in common, as their specs spell it.
+type GroupKey struct{ EIP, Port, Protocol string }
+
+// GroupOf gives the group that a rule is in.
+func GroupOf(rule *kubeovnv1.IptablesDnatRule) GroupKey {
+	return GroupKey{rule.Spec.EIP, rule.Spec.ExternalPort, strings.ToLower(rule.Spec.Protocol)}
+}
+
+// String gives the key of an index.
+func (k GroupKey) String() string { return k.EIP + "|" + k.Port + "|" + k.Protocol }
 
 // Blocked is a reason, for machines and for people.
 type Blocked struct{ Reason, Message string }
@@ -77,109 +94,180 @@ type State struct {
 	Routes     []sharenat.Route
 	Shares     map[sharenat.Identity]*DesiredShare
 	Exclusives map[sharenat.Identity]netip.AddrPort
-	// Verdicts by rule name.
-	Verdicts map[string]*Verdict
 	// Users counts the rules of each EIP by name, those that are being deleted included.
 	Users map[string]int
+	// Counts the rules by outcome.
+	Counts [Deleting + 1]int
 
-	identities map[sharenat.Identity]*contest
-	parsed     map[*kubeovnv1.IptablesDnatRule]*Verdict
+	eips   map[string]SnapshotEIP
+	groups map[GroupKey]*group
 }
 
-// contest is one identity with the rules that claim it, by name, and what came of it.
-type contest struct {
-	claims   []claim
-	verdicts []*Verdict
+// group is the rules of one identity, by name, and what is decided about each.
+type group struct {
+	eip      SnapshotEIP
+	rules    []*kubeovnv1.IptablesDnatRule
+	parsed   []*Verdict // each for itself
+	verdicts []*Verdict // all considered
 	share    *DesiredShare
 	target   netip.AddrPort
+	id       sharenat.Identity
 }
 
-type claim struct {
-	obj     *kubeovnv1.IptablesDnatRule
-	verdict *Verdict // as parsed
-}
-
-// Desired computes the desired state of a gateway. What has not changed since the previous state, if there is one, is taken over from
-// it, so that one change among many thousand rules costs little.
-func Desired(in Snapshot, previous *State) *State {
-	if previous == nil {
-		previous = &State{}
+// Verdict gives what is decided about a rule; nil when the state does not know it.
+func (s *State) Verdict(rule *kubeovnv1.IptablesDnatRule) *Verdict {
+	if g := s.groups[GroupOf(rule)]; g != nil {
+		if i, ok := g.find(rule.Name); ok {
+			return g.verdicts[i]
+		}
 	}
+	return nil
+}
+
+func (g *group) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(g.rules, name, func(r *kubeovnv1.IptablesDnatRule, name string) int { return strings.Compare(r.Name, name) })
+}
+
+// Desired computes the desired state of a gateway. It starts from the previous state, if there is one: with a partial snapshot only
+// the groups in it are looked at, so that a change among many thousand rules costs little, and else what has not changed is taken over.
+func Desired(in Snapshot, previous *State) *State {
 	s := &State{
 		Gateway:    in.Gateway,
 		Blocked:    in.Blocked,
-		Shares:     make(map[sharenat.Identity]*DesiredShare, len(previous.Shares)),
-		Exclusives: make(map[sharenat.Identity]netip.AddrPort, len(previous.Exclusives)),
-		Verdicts:   make(map[string]*Verdict, len(previous.Verdicts)),
-		Users:      make(map[string]int, len(in.EIPs)),
-		identities: make(map[sharenat.Identity]*contest, len(previous.identities)),
-		parsed:     make(map[*kubeovnv1.IptablesDnatRule]*Verdict, len(previous.parsed)),
+		Shares:     map[sharenat.Identity]*DesiredShare{},
+		Exclusives: map[sharenat.Identity]netip.AddrPort{},
+		Users:      map[string]int{},
+		eips:       map[string]SnapshotEIP{},
+		groups:     map[GroupKey]*group{},
 	}
-	for i := range in.EIPs {
-		s.addEIP(&in.EIPs[i], previous)
-	}
-	for id, c := range s.identities {
-		slices.SortFunc(c.claims, compareClaims)
-		if before := previous.identities[id]; before != nil && slices.Equal(c.claims, before.claims) {
-			c = before
-			s.identities[id] = before
-		} else {
-			c.decide(id)
+	if in.Partial {
+		s = previous.clone()
+	} else {
+		for _, eip := range in.EIPs {
+			s.eips[eip.Name] = eip
+			if s.usable(eip) {
+				s.EIPs = append(s.EIPs, eip.CIDR)
+			}
 		}
-		s.adopt(id, c)
+		slices.SortFunc(s.EIPs, comparePrefixes)
+		if in.Blocked == nil {
+			s.Routes = slices.SortedFunc(slices.Values(in.Routes), compareRoutes)
+		}
 	}
-	if in.Blocked == nil {
-		s.Routes = slices.SortedFunc(slices.Values(in.Routes), compareRoutes)
+	for _, key := range slices.SortedFunc(maps.Keys(in.Rules), compareKeys) {
+		var before *group
+		if previous != nil {
+			before = previous.groups[key]
+		}
+		s.replace(key, s.judge(key, in.Rules[key], before))
 	}
-	slices.SortFunc(s.EIPs, comparePrefixes)
 	return s
 }
 
-func compareClaims(a, b claim) int { return strings.Compare(a.obj.Name, b.obj.Name) }
+func (s *State) clone() *State {
+	next := *s
+	next.Shares, next.Exclusives = maps.Clone(s.Shares), maps.Clone(s.Exclusives)
+	next.Users, next.groups = maps.Clone(s.Users), maps.Clone(s.groups)
+	return &next
+}
 
-// addEIP judges the rules of an EIP one by one, and enters those that can be programmed in the contest for their identity.
-func (s *State) addEIP(eip *SnapshotEIP, previous *State) {
-	s.Users[eip.Name] = len(eip.Rules)
-	usable := s.Blocked == nil && eip.CIDR.IsValid() && !eip.Gone
-	if usable {
-		s.EIPs = append(s.EIPs, eip.CIDR)
+func (s *State) usable(eip SnapshotEIP) bool {
+	return s.Blocked == nil && eip.CIDR.IsValid() && !eip.Gone
+}
+
+// replace puts a group, nil for none, in the place of the one that was there.
+func (s *State) replace(key GroupKey, g *group) {
+	if old := s.groups[key]; old != nil {
+		s.count(key, old, -1)
+		if old.share != nil && s.Shares[old.id] == old.share {
+			delete(s.Shares, old.id)
+		}
+		if old.target.IsValid() && s.Exclusives[old.id] == old.target {
+			delete(s.Exclusives, old.id)
+		}
+		delete(s.groups, key)
 	}
-	for _, obj := range eip.Rules {
-		v := previous.parsed[obj]
-		if v == nil || v.Rule.EIP != eip.CIDR.Addr() {
-			v = parse(obj, eip)
-		}
-		s.parsed[obj] = v
-		s.Verdicts[obj.Name] = v
-		switch {
-		case v.Outcome == Deleting:
-		case s.Blocked != nil:
-			s.Verdicts[obj.Name] = &Verdict{Outcome: Pending, Reason: s.Blocked.Reason, Message: s.Blocked.Message, Rule: v.Rule}
-		case !usable:
-			s.Verdicts[obj.Name] = &Verdict{
-				Outcome: Pending, Reason: ReasonEIPNotReady, Message: "EIP " + eip.Name + " has no IPv4 address yet", Rule: v.Rule,
-			}
-		case v.Outcome == Invalid:
-		case eip.FIP != "":
-			s.Verdicts[obj.Name] = &Verdict{
-				Outcome: Lost, Reason: ReasonEIPUsedByFIP, Rule: v.Rule,
-				Message: "EIP " + eip.Name + " belongs to FIP rule " + eip.FIP + " with all its ports; delete that rule or use another EIP",
-			}
-		case v.Outcome == Wanted:
-			c := s.identities[v.Rule.Identity]
-			if c == nil {
-				c = &contest{}
-				s.identities[v.Rule.Identity] = c
-			}
-			c.claims = append(c.claims, claim{obj, v})
-		}
+	if g == nil {
+		return
+	}
+	s.groups[key] = g
+	s.count(key, g, 1)
+	if g.share != nil {
+		s.Shares[g.id] = g.share
+	}
+	if g.target.IsValid() {
+		s.Exclusives[g.id] = g.target
 	}
 }
 
+func (s *State) count(key GroupKey, g *group, sign int) {
+	s.Users[key.EIP] += sign * len(g.rules)
+	for _, v := range g.verdicts {
+		s.Counts[v.Outcome] += sign
+	}
+}
+
+// judge decides about the rules of a group.
+func (s *State) judge(key GroupKey, rules []*kubeovnv1.IptablesDnatRule, before *group) *group {
+	eip, ours := s.eips[key.EIP]
+	if !ours || len(rules) == 0 {
+		return nil
+	}
+	g := &group{eip: eip, rules: slices.SortedFunc(slices.Values(rules), compareRules)}
+	var claims []int
+	for i, rule := range g.rules {
+		v := before.remembered(rule, eip)
+		if v == nil {
+			v = parse(rule, eip.CIDR.Addr())
+		}
+		g.parsed = append(g.parsed, v)
+		if v = s.circumstances(v, eip); v.Outcome == Wanted {
+			claims = append(claims, i)
+		}
+		g.verdicts = append(g.verdicts, v)
+	}
+	if len(claims) > 0 {
+		g.decide(claims)
+	}
+	if before != nil && before.share != nil && g.share != nil && before.id == g.id && before.share.Digest == g.share.Digest {
+		g.share = before.share
+	}
+	return g
+}
+
+// remembered gives how a rule was parsed before, if neither it nor the EIP's address has changed.
+func (g *group) remembered(rule *kubeovnv1.IptablesDnatRule, eip SnapshotEIP) *Verdict {
+	if g == nil || g.eip.CIDR != eip.CIDR {
+		return nil
+	}
+	if i, ok := g.find(rule.Name); ok && g.rules[i] == rule {
+		return g.parsed[i]
+	}
+	return nil
+}
+
+// circumstances turns the verdict on a rule for itself into the one that gateway and EIP allow.
+func (s *State) circumstances(v *Verdict, eip SnapshotEIP) *Verdict {
+	switch {
+	case v.Outcome == Deleting:
+		return v
+	case s.Blocked != nil:
+		return &Verdict{Outcome: Pending, Reason: s.Blocked.Reason, Message: s.Blocked.Message, Rule: v.Rule}
+	case !s.usable(eip):
+		return &Verdict{Outcome: Pending, Reason: ReasonEIPNotReady, Message: "EIP " + eip.Name + " has no IPv4 address yet", Rule: v.Rule}
+	case v.Outcome != Invalid && eip.FIP != "":
+		return &Verdict{
+			Outcome: Lost, Reason: ReasonEIPUsedByFIP, Rule: v.Rule,
+			Message: "EIP " + eip.Name + " belongs to FIP rule " + eip.FIP + " with all its ports; delete that rule or use another EIP",
+		}
+	}
+	return v
+}
+
 // parse judges a rule for itself: Deleting, Invalid, Unclaimed, or Wanted if nothing else stands against it.
-func parse(obj *kubeovnv1.IptablesDnatRule, eip *SnapshotEIP) *Verdict {
-	rule, err := sharenat.ParseRule(obj, eip.CIDR.Addr())
-	rule.EIP = eip.CIDR.Addr()
+func parse(obj *kubeovnv1.IptablesDnatRule, eip netip.Addr) *Verdict {
+	rule, err := sharenat.ParseRule(obj, eip)
+	rule.EIP = eip
 	switch {
 	case obj.DeletionTimestamp != nil:
 		return &Verdict{Outcome: Deleting, Rule: rule}
@@ -191,85 +279,75 @@ func parse(obj *kubeovnv1.IptablesDnatRule, eip *SnapshotEIP) *Verdict {
 	return &Verdict{Outcome: Wanted, Rule: rule}
 }
 
-// adopt takes the outcome of a contest over.
-func (s *State) adopt(id sharenat.Identity, c *contest) {
-	for i, v := range c.verdicts {
-		s.Verdicts[c.claims[i].obj.Name] = v
-	}
-	if c.share != nil {
-		s.Shares[id] = c.share
-	}
-	if c.target.IsValid() {
-		s.Exclusives[id] = c.target
-	}
-}
-
-// decide says which claims make the identity. A rule made by hand beats those of Services; among Services the smallest
-// namespace and name wins, with all its rules; among rules made by hand the smallest name leads, and those that agree with it share the identity.
-func (c *contest) decide(id sharenat.Identity) {
-	lead := c.leader()
-	first := &lead.verdict.Rule
-	share := sharenat.Share{Identity: id, Affinity: first.Affinity, Sources: first.Sources}
+// decide says which of the rules that could be programmed make the identity. A rule made by hand beats those of Services; among
+// Services the smallest namespace and name wins, with all its rules; among rules made by hand the smallest name leads, and
+// those that agree with it share the identity.
+func (g *group) decide(claims []int) {
+	lead := g.leader(claims)
+	first := &g.parsed[lead].Rule
+	g.id = first.Identity
+	share := sharenat.Share{Identity: g.id, Affinity: first.Affinity, Sources: first.Sources}
 	seen := map[netip.AddrPort]bool{}
-	for _, cl := range c.claims {
-		why := objection(lead, cl)
-		if why != "" {
-			c.verdicts = append(c.verdicts, &Verdict{
-				Outcome: Lost, Reason: ReasonIdentityConflict, Message: id.String() + " " + why, Rule: cl.verdict.Rule,
-			})
-			continue
-		}
-		c.verdicts = append(c.verdicts, cl.verdict)
-		if b := cl.verdict.Rule.Backend; !seen[b.Addr] {
-			seen[b.Addr] = true
-			share.Backends = append(share.Backends, b)
+	for _, i := range claims {
+		rule := &g.parsed[i].Rule
+		if why := g.objection(lead, i); why != "" {
+			g.verdicts[i] = &Verdict{Outcome: Lost, Reason: ReasonIdentityConflict, Message: g.id.String() + " " + why, Rule: *rule}
+		} else if !seen[rule.Backend.Addr] {
+			seen[rule.Backend.Addr] = true
+			share.Backends = append(share.Backends, rule.Backend)
 		}
 	}
 	if !first.Share {
-		c.target = first.Backend.Addr
+		g.target = first.Backend.Addr
 		return
 	}
 	share.Normalize()
-	c.share = &DesiredShare{Share: share, Digest: share.Digest()}
+	g.share = &DesiredShare{Share: share, Digest: share.Digest()}
 }
 
 // leader gives the claim that decides what the identity is like. Claims are ordered by name.
-func (c *contest) leader() claim {
-	lead := c.claims[0]
-	for _, cl := range c.claims[1:] {
-		a, b := &cl.verdict.Rule, &lead.verdict.Rule
+func (g *group) leader(claims []int) int {
+	lead := claims[0]
+	for _, i := range claims[1:] {
+		a, b := &g.parsed[i].Rule, &g.parsed[lead].Rule
 		if a.Managed != b.Managed {
 			if b.Managed {
-				lead = cl
+				lead = i
 			}
 		} else if a.Managed && a.Owner.Compare(b.Owner) < 0 {
-			lead = cl
+			lead = i
 		}
 	}
 	return lead
 }
 
 // objection says why a claim does not go together with the leading one; empty when it does.
-func objection(lead, other claim) string {
-	l, o := &lead.verdict.Rule, &other.verdict.Rule
+func (g *group) objection(lead, other int) string {
+	l, o, name := &g.parsed[lead].Rule, &g.parsed[other].Rule, g.rules[lead].Name
 	switch {
-	case lead.obj == other.obj:
+	case lead == other:
 		return ""
 	case l.Managed && o.Owner != l.Owner:
 		return "is owned by Service " + l.Owner.String()
 	case !l.Managed && o.Managed:
-		return "is owned by rule " + lead.obj.Name + ", made by hand"
+		return "is owned by rule " + name + ", made by hand"
 	case l.Share != o.Share:
-		return "is owned by rule " + lead.obj.Name + ", whose type differs"
+		return "is owned by rule " + name + ", whose type differs"
 	case !l.Share:
-		return "is owned by exclusive rule " + lead.obj.Name
+		return "is owned by exclusive rule " + name
 	case l.Managed:
 		// One Service, whose rules are changed one after the other: they agree soon, and the identity must not shrink meanwhile.
 		return ""
 	case l.Affinity != o.Affinity:
-		return fmt.Sprintf("has session affinity %q by rule %s, this rule asks for %q", l.Affinity, lead.obj.Name, o.Affinity)
+		return fmt.Sprintf("has session affinity %q by rule %s, this rule asks for %q", l.Affinity, name, o.Affinity)
 	case !slices.Equal(l.Sources, o.Sources):
-		return "has other source ranges by rule " + lead.obj.Name
+		return "has other source ranges by rule " + name
 	}
 	return ""
+}
+
+func compareRules(a, b *kubeovnv1.IptablesDnatRule) int { return strings.Compare(a.Name, b.Name) }
+
+func compareKeys(a, b GroupKey) int {
+	return cmp.Or(strings.Compare(a.EIP, b.EIP), strings.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
 }

@@ -66,17 +66,10 @@ func (m *Metrics) observeCall(gateway, verb string, err error, took time.Duratio
 }
 
 func (m *Metrics) observeState(s *State, waiting int) {
-	classes := map[string]int{"pending": waiting, "lost": 0, "invalid": 0}
-	for _, v := range s.Verdicts {
-		switch v.Outcome {
-		case Pending, Unclaimed:
-			classes["pending"]++
-		case Lost:
-			classes["lost"]++
-		case Invalid:
-			classes["invalid"]++
-		case Wanted, Deleting:
-		}
+	classes := map[string]int{
+		"pending": s.Counts[Pending] + s.Counts[Unclaimed] + waiting,
+		"lost":    s.Counts[Lost],
+		"invalid": s.Counts[Invalid],
 	}
 	m.identities.WithLabelValues(s.Gateway).Set(float64(len(s.Shares) + len(s.Exclusives)))
 	for class, n := range classes {

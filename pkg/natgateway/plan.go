@@ -71,19 +71,25 @@ func NewContent(l *sharenat.Listing) *Content {
 func NewLegacyContent(want *State) *Content {
 	c := emptyContent()
 	c.Legacy = true
-	for _, v := range want.Verdicts {
-		id := v.Rule.Identity
-		if v.Outcome == Wanted || !id.EIP.Is4() || id.Port == 0 || id.Protocol == "" {
-			continue
-		}
-		if want.Shares[id] == nil && v.Rule.Share {
-			c.Shares[id] = sharenat.UnknownDigest
-		}
-		if e := (sharenat.Exclusive{Identity: id, Backend: v.Rule.Backend.Addr}); !v.Rule.Share && e.Backend.IsValid() && want.Exclusives[id] != e.Backend {
-			c.addExclusive(e)
+	for _, g := range want.groups {
+		for _, v := range g.verdicts {
+			c.presume(want, v)
 		}
 	}
 	return c
+}
+
+func (c *Content) presume(want *State, v *Verdict) {
+	id := v.Rule.Identity
+	if v.Outcome == Wanted || !id.EIP.Is4() || id.Port == 0 || id.Protocol == "" {
+		return
+	}
+	if v.Rule.Share && want.Shares[id] == nil {
+		c.Shares[id] = sharenat.UnknownDigest
+	}
+	if target := v.Rule.Backend.Addr; !v.Rule.Share && target.IsValid() && want.Exclusives[id] != target {
+		c.addExclusive(sharenat.Exclusive{Identity: id, Backend: target})
+	}
 }
 
 func (c *Content) addExclusive(e sharenat.Exclusive) {

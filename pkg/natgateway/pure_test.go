@@ -93,9 +93,14 @@ func TestAddressCheck(t *testing.T) {
 const planEIP = "203.0.113.10"
 
 func snapshotOf(rules ...*kubeovnv1.IptablesDnatRule) Snapshot {
+	groups := map[GroupKey][]*kubeovnv1.IptablesDnatRule{}
+	for _, r := range rules {
+		groups[GroupOf(r)] = append(groups[GroupOf(r)], r)
+	}
 	return Snapshot{
 		Gateway: testGateway,
-		EIPs:    []SnapshotEIP{{Name: "e", CIDR: netip.MustParsePrefix(planEIP + "/24"), Rules: rules}},
+		Rules:   groups,
+		EIPs:    []SnapshotEIP{{Name: "e", CIDR: netip.MustParsePrefix(planEIP + "/24")}},
 		Routes:  []sharenat.Route{{CIDR: netip.MustParsePrefix("10.2.0.0/16"), NextHop: netip.MustParseAddr("10.1.0.1")}},
 	}
 }
@@ -210,15 +215,18 @@ func TestDesiredContest(t *testing.T) {
 			in := snapshotOf(tt.rules...)
 			in.EIPs[0].FIP = tt.fip
 			first := Desired(in, nil)
-			for _, s := range []*State{first, Desired(in, first)} {
+			partial := in
+			partial.Partial = true
+			for _, s := range []*State{first, Desired(in, first), Desired(partial, first)} {
 				if diff := cmp.Diff(tt.want, describe(s)); diff != "" {
 					t.Errorf("identities (-want +got):\n%s", diff)
 				}
 				got := map[string]Outcome{}
-				for name, v := range s.Verdicts {
-					got[name] = v.Outcome
+				for _, r := range tt.rules {
+					v := s.Verdict(r)
+					got[r.Name] = v.Outcome
 					if (v.Outcome == Lost || v.Outcome == Invalid) && (v.Reason == "" || v.Message == "") {
-						t.Errorf("rule %s: outcome %d without a reason", name, v.Outcome)
+						t.Errorf("rule %s: outcome %d without a reason", r.Name, v.Outcome)
 					}
 				}
 				if diff := cmp.Diff(tt.verdicts, got); diff != "" {
@@ -233,7 +241,15 @@ func TestDesiredReusesWhatHasNotChanged(t *testing.T) {
 	rules := []*kubeovnv1.IptablesDnatRule{rule("a", "e", "10.1.0.4:80", claimed), rule("b", "e", "10.1.0.4:80", claimed, port("81"))}
 	before := Desired(snapshotOf(rules...), nil)
 	changed := rule("b", "e", "10.1.0.7:80", claimed, port("81"))
-	after := Desired(snapshotOf(rules[0], changed), before)
+	partial := Snapshot{Gateway: testGateway, Partial: true, Rules: map[GroupKey][]*kubeovnv1.IptablesDnatRule{GroupOf(changed): {changed}}}
+	after := Desired(partial, before)
+	if diff := cmp.Diff(describe(Desired(snapshotOf(rules[0], changed), nil)), describe(after)); diff != "" {
+		t.Errorf("the partial way differs from the full one (-full +partial):\n%s", diff)
+	}
+	partial.Rules[GroupOf(changed)] = nil
+	if none := Desired(partial, after); len(none.Shares) != 1 || none.Users["e"] != 1 || none.Counts[Wanted] != 1 {
+		t.Errorf("after the removal: %v, %v, %v", describe(none), none.Users, none.Counts)
+	}
 	same, other := mustIdentity(planEIP, "80", "tcp"), mustIdentity(planEIP, "81", "tcp")
 	if before.Shares[same] != after.Shares[same] {
 		t.Error("the unchanged identity was computed again")

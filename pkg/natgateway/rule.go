@@ -41,7 +41,7 @@ func (c *Controller) syncRule(ctx context.Context, name string) error {
 		return c.pendRule(ctx, rule, "", ReasonGatewayNotFound, fmt.Sprintf("IptablesEIP %q names no gateway", rule.Spec.EIP))
 	}
 	state := c.state(gateway)
-	verdict := state.Verdicts[name]
+	verdict := state.Verdict(rule)
 	if verdict == nil || verdict.Outcome == Deleting {
 		return nil // the caches run ahead of the events, one of which is on its way
 	}
@@ -190,7 +190,7 @@ func (c *Controller) gone(rule *kubeovnv1.IptablesDnatRule, gateway string, addr
 	if state.Blocked != nil {
 		return true
 	}
-	if v := state.Verdicts[rule.Name]; v != nil && v.Outcome != Deleting {
+	if v := state.Verdict(rule); v != nil && v.Outcome != Deleting {
 		return false // the event of the deletion is still on its way
 	}
 	port, portErr := sharenat.ParsePort(rule.Spec.ExternalPort)

@@ -3,12 +3,12 @@
 package natgateway
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +26,35 @@ type stateStore struct {
 }
 
 type stateEntry struct {
-	generation atomic.Uint64
+	dirtyMu sync.Mutex
+	full    bool // all must be looked at again
+	dirty   map[GroupKey]struct{}
 
-	mu       sync.Mutex // held while computing
-	computed uint64
-	state    *State
+	mu    sync.Mutex // held while computing
+	state *State
+}
+
+func (e *stateEntry) mark(keys ...GroupKey) {
+	e.dirtyMu.Lock()
+	defer e.dirtyMu.Unlock()
+	if len(keys) == 0 {
+		e.full = true
+	}
+	if e.dirty == nil {
+		e.dirty = map[GroupKey]struct{}{}
+	}
+	for _, key := range keys {
+		e.dirty[key] = struct{}{}
+	}
+}
+
+// takeMarks gives what was marked since the last take.
+func (e *stateEntry) takeMarks() (full bool, dirty map[GroupKey]struct{}) {
+	e.dirtyMu.Lock()
+	defer e.dirtyMu.Unlock()
+	full, dirty = e.full, e.dirty
+	e.full, e.dirty = false, nil
+	return full, dirty
 }
 
 func (s *stateStore) entry(gateway string) *stateEntry {
@@ -39,7 +63,6 @@ func (s *stateStore) entry(gateway string) *stateEntry {
 	e := s.entries[gateway]
 	if e == nil {
 		e = &stateEntry{}
-		e.generation.Store(1)
 		if s.entries == nil {
 			s.entries = map[string]*stateEntry{}
 		}
@@ -59,8 +82,21 @@ func (c *Controller) touch(gateway string) {
 	if gateway == "" {
 		return
 	}
-	c.states.entry(gateway).generation.Add(1)
+	c.states.entry(gateway).mark()
 	c.gatewayQueue.Add(gateway)
+	c.touchPods(gateway)
+}
+
+// touchRules says that rules of these groups have changed, and nothing else.
+func (c *Controller) touchRules(gateway string, keys ...GroupKey) {
+	if gateway == "" {
+		return
+	}
+	c.states.entry(gateway).mark(keys...)
+	c.touchPods(gateway)
+}
+
+func (c *Controller) touchPods(gateway string) {
 	now := c.Clock.Now()
 	for _, pod := range c.podsOf(gateway) {
 		key := keyOf(pod)
@@ -69,29 +105,47 @@ func (c *Controller) touch(gateway string) {
 	}
 }
 
-// state gives the desired state of a gateway, computed anew only after a touch. Rules whose verdict changes are enqueued.
+// state gives the desired state of a gateway; only what was touched is computed anew. Rules whose verdict changes are enqueued.
 func (c *Controller) state(gateway string) *State {
 	e := c.states.entry(gateway)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	generation := e.generation.Load()
-	if e.state != nil && e.computed == generation {
-		return e.state
-	}
+	full, dirty := e.takeMarks()
 	previous := e.state
-	e.state, e.computed = Desired(c.snapshot(gateway), previous), generation
-	c.enqueueChanges(previous, e.state)
+	switch {
+	case previous == nil || full:
+		e.state = Desired(c.snapshot(gateway), previous)
+		c.enqueueChanges(previous, e.state, maps.Keys(e.state.groups))
+	case len(dirty) > 0:
+		e.state = Desired(c.changes(gateway, dirty), previous)
+		c.enqueueChanges(previous, e.state, maps.Keys(dirty))
+	}
 	return e.state
 }
 
-func (c *Controller) enqueueChanges(before, after *State) {
+// changes is the partial snapshot of some groups.
+func (c *Controller) changes(gateway string, dirty map[GroupKey]struct{}) Snapshot {
+	in := Snapshot{Gateway: gateway, Partial: true, Rules: make(map[GroupKey][]*kubeovnv1.IptablesDnatRule, len(dirty))}
+	for key := range dirty {
+		in.Rules[key] = listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byGroup, key.String())
+	}
+	return in
+}
+
+func (c *Controller) enqueueChanges(before, after *State, keys iter.Seq[GroupKey]) {
 	if before == nil {
 		before = &State{}
 	}
-	for name, v := range after.Verdicts {
-		was := before.Verdicts[name]
-		if was != v && (was == nil || was.Outcome != v.Outcome || was.Reason != v.Reason || was.Message != v.Message) {
-			c.ruleQueue.Add(name)
+	for key := range keys {
+		g := after.groups[key]
+		if g == nil {
+			continue
+		}
+		for i, v := range g.verdicts {
+			was := before.Verdict(g.rules[i])
+			if was != v && (was == nil || was.Outcome != v.Outcome || was.Reason != v.Reason || was.Message != v.Message) {
+				c.ruleQueue.Add(g.rules[i].Name)
+			}
 		}
 	}
 	for eip, users := range after.Users {
@@ -103,7 +157,7 @@ func (c *Controller) enqueueChanges(before, after *State) {
 
 // snapshot collects what the listers have of a gateway.
 func (c *Controller) snapshot(gateway string) Snapshot {
-	in := Snapshot{Gateway: gateway}
+	in := Snapshot{Gateway: gateway, Rules: map[GroupKey][]*kubeovnv1.IptablesDnatRule{}}
 	gw, err := c.gatewayLister.Get(gateway)
 	switch {
 	case err != nil || gw.DeletionTimestamp != nil:
@@ -114,13 +168,13 @@ func (c *Controller) snapshot(gateway string) Snapshot {
 		in.Routes = c.routes(gw)
 	}
 	for _, eip := range listIndex[*kubeovnv1.IptablesEIP](c.eipIndexer, byGateway, gateway) {
-		item := SnapshotEIP{
-			Name:  eip.Name,
-			CIDR:  c.cidrOf(eip),
-			FIP:   c.fipOf(eip.Name),
-			Rules: listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name),
+		item := SnapshotEIP{Name: eip.Name, CIDR: c.cidrOf(eip), FIP: c.fipOf(eip.Name)}
+		rules := listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name)
+		for _, rule := range rules {
+			key := GroupOf(rule)
+			in.Rules[key] = append(in.Rules[key], rule)
 		}
-		item.Gone = eip.DeletionTimestamp != nil && len(item.Rules) == 0 && item.FIP == ""
+		item.Gone = eip.DeletionTimestamp != nil && len(rules) == 0 && item.FIP == ""
 		in.EIPs = append(in.EIPs, item)
 	}
 	slices.SortFunc(in.EIPs, func(a, b SnapshotEIP) int { return strings.Compare(a.Name, b.Name) })

@@ -26,6 +26,7 @@ const (
 	podsBySwitch  = "natgateway.switch"
 	byGateway     = "natgateway.gateway"
 	byEIP         = "natgateway.eip"
+	byGroup       = "natgateway.group"
 	bySubnet      = "natgateway.subnet"
 )
 
@@ -105,8 +106,10 @@ func (c *Controller) watch() error {
 			byGateway: index(func(e *kubeovnv1.IptablesEIP) []string { return []string{e.Spec.NatGwDp} }),
 			bySubnet:  index(func(e *kubeovnv1.IptablesEIP) []string { return []string{externalSubnetOf(e)} }),
 		}, handler[*kubeovnv1.IptablesEIP](c.onEIP)),
-		register(c, rules.Informer(), cache.Indexers{byEIP: index(func(r *kubeovnv1.IptablesDnatRule) []string { return []string{r.Spec.EIP} })},
-			handler[*kubeovnv1.IptablesDnatRule](c.onRule)),
+		register(c, rules.Informer(), cache.Indexers{
+			byEIP:   index(func(r *kubeovnv1.IptablesDnatRule) []string { return []string{r.Spec.EIP} }),
+			byGroup: index(func(r *kubeovnv1.IptablesDnatRule) []string { return []string{GroupOf(r).String()} }),
+		}, handler[*kubeovnv1.IptablesDnatRule](c.onRule)),
 		register(c, fips.Informer(), cache.Indexers{byEIP: index(func(f *kubeovnv1.IptablesFIPRule) []string { return []string{f.Spec.EIP} })},
 			handler[*kubeovnv1.IptablesFIPRule](c.onFIP)),
 		register(c, subnets.Informer(), nil, handler[*kubeovnv1.Subnet](c.onSubnet)),
@@ -244,21 +247,19 @@ func (c *Controller) onRule(old, obj *kubeovnv1.IptablesDnatRule) {
 	if old != nil && obj != nil && sameSpec(old, obj) {
 		return
 	}
-	names := map[string]struct{}{}
 	for _, rule := range []*kubeovnv1.IptablesDnatRule{old, obj} {
-		if rule != nil {
-			names[rule.Spec.EIP] = struct{}{}
+		if rule == nil || rule == obj && old != nil && GroupOf(old) == GroupOf(obj) {
+			continue
 		}
-	}
-	for name := range names {
-		eip, err := c.eipLister.Get(name)
+		eip, err := c.eipLister.Get(rule.Spec.EIP)
 		if err != nil {
 			continue
 		}
-		c.touch(eip.Spec.NatGwDp)
 		if eip.DeletionTimestamp != nil {
-			c.eipQueue.Add(name)
+			c.touch(eip.Spec.NatGwDp)
+			c.eipQueue.Add(eip.Name)
 		}
+		c.touchRules(eip.Spec.NatGwDp, GroupOf(rule))
 	}
 }
 
