@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -103,9 +104,12 @@ func plan(more ...runtime.Object) []runtime.Object {
 	}, more...)
 }
 
-// settle waits until every goroutine of the bubble waits, that is, until nothing is left to do.
+// settle waits until every goroutine of the bubble waits, that is, until nothing is left to do. It lets pass the time that readiness is
+// gathered for, and less than any retry takes: what needs one does not happen in here.
 func (cl *cluster) settle() {
 	cl.t.Helper()
+	synctest.Wait()
+	time.Sleep((readyDelay + minBackoff) / 2) // virtual
 	synctest.Wait()
 }
 
@@ -339,6 +343,20 @@ func (cl *cluster) readyReason(name string) string {
 	cl.t.Helper()
 	status := cl.service(testNamespace, name).Status
 	return readyReason(&status)
+}
+
+// finish is what a slow gateway handler does in the end: deleted rules go, the others become ready.
+func (cl *cluster) finish() {
+	cl.t.Helper()
+	for _, rule := range cl.listRules() {
+		switch {
+		case rule.DeletionTimestamp != nil:
+			cl.remove(rule)
+		case !rule.Status.Ready:
+			rule.Status.Ready = true
+			cl.put(rule)
+		}
+	}
 }
 
 // writes lists what was written since the last call, as "verb resource[/subresource]".

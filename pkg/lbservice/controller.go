@@ -33,9 +33,12 @@ const (
 	fieldManager = "kube-ovn-nftable-lb-svc"
 
 	defaultParallelWrites = 16
-	minBackoff            = 20 * time.Millisecond
+	minBackoff            = 100 * time.Millisecond
 	maxBackoff            = 30 * time.Second
 	lockStripes           = 64
+	// readyDelay gathers the rules that become ready one after the other. It changes only what the Service's condition says, and for
+	// a Service of a thousand backends, each of them would be a pass.
+	readyDelay = 50 * time.Millisecond
 )
 
 // Options of a Controller.

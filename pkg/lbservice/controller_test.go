@@ -658,12 +658,13 @@ func TestRandomInterleavings(t *testing.T) {
 	const histories, steps = 60, 60
 	for seed := range uint64(histories) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			randomHistory(t, rand.New(rand.NewPCG(seed, 1)), steps)
+			randomHistory(t, rand.New(rand.NewPCG(seed, 1)), steps, seed%2 == 0)
 		})
 	}
 }
 
-func randomHistory(t *testing.T, r *rand.Rand, steps int) {
+// randomHistory plays one history, with a handler that is done at once, or one that takes its time.
+func randomHistory(t *testing.T, r *rand.Rand, steps int, handler bool) {
 	names := []string{"a", "b", "c", "d"}
 	objects := plan(webPod())
 	for _, name := range names {
@@ -672,6 +673,7 @@ func randomHistory(t *testing.T, r *rand.Rand, steps int) {
 	objects = append(objects, newPod("far", "sub-b", "10.2.0.4"))
 	inCluster(t, objects, func(cl *cluster) {
 		cl.watchRules(oneOwner(t))
+		cl.setHandler(handler)
 		there := map[string]runtime.Object{}
 		toggle := func(key string, obj runtime.Object) {
 			if old, ok := there[key]; ok {
@@ -705,13 +707,24 @@ func randomHistory(t *testing.T, r *rand.Rand, steps int) {
 			if r.IntN(2) == 0 {
 				goruntime.Gosched()
 			} else if r.IntN(3) == 0 {
-				cl.settle()
+				cl.rest()
 				cl.wantRules(expectedRules(cl, names, there)...)
+			} else if r.IntN(3) == 0 {
+				cl.finish()
 			}
 		}
-		cl.settle()
+		cl.rest()
 		cl.wantRules(expectedRules(cl, names, there)...)
 	})
+}
+
+// rest lets the controller and a slow handler come to an end.
+func (cl *cluster) rest() {
+	cl.settle()
+	for range 5 {
+		cl.finish()
+		cl.settle()
+	}
 }
 
 // expectedRules says what there should be at rest, in the words of the rule itself.
@@ -742,6 +755,44 @@ func expectedRules(cl *cluster, names []string, there map[string]runtime.Object)
 		}
 	}
 	return sorted(out)
+}
+
+// The condition follows the rules' readiness.
+func TestReadyFollowsTheRules(t *testing.T) {
+	inCluster(t, plan(webPod(), webSlice()), func(cl *cluster) {
+		cl.setHandler(false)
+		cl.put(newService(testService))
+		cl.settle()
+		if got := cl.readyReason(testService); got != ReasonProgramming {
+			t.Errorf("reason: %s", got)
+		}
+		cl.finish()
+		cl.settle()
+		cl.wantServed()
+		rule := cl.listRules()[0]
+		rule.Status.Ready = false
+		cl.put(rule)
+		cl.settle()
+		if got := cl.readyReason(testService); got != ReasonProgramming {
+			t.Errorf("reason: %s", got)
+		}
+	})
+}
+
+// A deletion means the rule that was seen, not one of the same name that came after it.
+func TestDeletionIsOfOneRule(t *testing.T) {
+	inCluster(t, plan(newService(testService), webPod(), webSlice()), func(cl *cluster) {
+		rule := cl.listRules()[0]
+		seen := rule.DeepCopy()
+		seen.UID = "uid-before"
+		if err := cl.c.deleteRule(t.Context(), seen); err != nil {
+			t.Fatal(err)
+		}
+		cl.settle()
+		if got := cl.listRules(); len(got) != 1 || got[0].UID != rule.UID {
+			t.Errorf("rules: %v", got)
+		}
+	})
 }
 
 func TestNewNeedsItsInputs(t *testing.T) {

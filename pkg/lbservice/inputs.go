@@ -3,10 +3,12 @@
 package lbservice
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -323,19 +325,26 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 	moved := before == nil || after == nil || before.Spec != after.Spec || before.UID != after.UID ||
 		(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		!maps.Equal(before.Labels, after.Labels)
-	if !moved && before.Status.Ready == after.Status.Ready && maps.Equal(before.Annotations, after.Annotations) {
+	if !moved && maps.Equal(before.Annotations, after.Annotations) {
+		if before.Status.Ready != after.Status.Ready {
+			c.enqueueOwner(after, readyDelay)
+		}
 		return
 	}
 	for _, rule := range []*kubeovnv1.IptablesDnatRule{before, after} {
 		if rule == nil {
 			continue
 		}
-		if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
-			c.queue.Add(owner)
-		}
+		c.enqueueOwner(rule, 0)
 		if claim, ok := ClaimOfRule(rule); ok && moved {
 			c.enqueueEIP(rule.Spec.EIP, &claim)
 		}
+	}
+}
+
+func (c *Controller) enqueueOwner(rule *kubeovnv1.IptablesDnatRule, delay time.Duration) {
+	if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+		c.queue.AddAfter(owner, delay)
 	}
 }
 
@@ -353,27 +362,21 @@ func nameOf[T any, P named[T]](before, after P) string {
 	return before.GetName()
 }
 
-// byIndex lists the objects with an index value, by key, so that what is made of them does not depend on the index's order.
-func byIndex[T any](informer cache.SharedIndexInformer, index, value string) []*T {
+// byIndex lists the objects with an index value, by name, so that what is made of them does not depend on the index's order.
+func byIndex[T any, P named[T]](informer cache.SharedIndexInformer, index, value string) []P {
 	objects, err := informer.GetIndexer().ByIndex(index, value)
 	if err != nil {
 		// Only for an index that does not exist; addIndexes made them all.
 		return nil
 	}
-	out := make([]*T, 0, len(objects))
+	out := make([]P, 0, len(objects))
 	for _, obj := range objects {
-		if object, ok := obj.(*T); ok {
+		if object, ok := obj.(P); ok {
 			out = append(out, object)
 		}
 	}
-	slices.SortFunc(out, func(a, b *T) int { return strings.Compare(objectKey(a), objectKey(b)) })
+	slices.SortFunc(out, func(a, b P) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
 	return out
-}
-
-func objectKey(obj any) string {
-	key, err := cache.MetaNamespaceKeyFunc(obj)
-	if err != nil {
-		return ""
-	}
-	return key
 }
