@@ -33,15 +33,7 @@ func (d *demo) letGo(ctx context.Context) error {
 	if err := d.kubectl(ctx, "annotate", "service/web", "-n", namespace, "ovn.kubernetes.io/eip-"); err != nil {
 		return err
 	}
-	err := d.await(ctx, "EXTERNAL-IP of Service web to be withdrawn", svcResource, namespace, "", func(services []*unstructured.Unstructured) bool {
-		for _, service := range services {
-			ingress, _, err := unstructured.NestedSlice(service.Object, "status", "loadBalancer", "ingress")
-			if service.GetName() == "web" {
-				return err == nil && len(ingress) == 0
-			}
-		}
-		return false
-	})
+	err := d.awaitService(ctx, "EXTERNAL-IP of Service web to be withdrawn", "web", func(ingress []any) bool { return len(ingress) == 0 })
 	if err != nil {
 		return err
 	}
@@ -116,5 +108,14 @@ func (d *demo) deleteNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.kubectl(ctx, "get", "vpcs,subnets,vpc-nat-gw,iptables-eips,iptables-dnat-rules")
+	d.say("What is there is what Kube-OVN comes with:")
+	left, err := d.inventory(ctx)
+	if err != nil {
+		return err
+	}
+	d.block("", left)
+	if left != d.before {
+		return fmt.Errorf("that is not what there was before: %s", strings.Fields(d.before))
+	}
+	return nil
 }

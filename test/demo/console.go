@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/term"
@@ -49,9 +48,7 @@ func (c *console) heading(title string) {
 }
 
 // say prints plain words.
-func (c *console) say(format string, args ...any) {
-	c.block("", fmt.Sprintf(format, args...))
-}
+func (c *console) say(text string) { c.block("", text) }
 
 // good says what held.
 func (c *console) good(format string, args ...any) {
@@ -79,17 +76,20 @@ func (c *console) block(style, text string) {
 
 // table prints rows, the first of which is the heading; all columns but the first are aligned to the right.
 func (c *console) table(rows [][]string) {
+	widths := map[int]int{}
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len(cell))
+		}
+	}
 	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', tabwriter.AlignRight)
-	widest := 0
 	for _, row := range rows {
-		widest = max(widest, len(row[0]))
+		fmt.Fprintf(&text, "%-*s", widths[0], row[0])
+		for i, cell := range row[1:] {
+			fmt.Fprintf(&text, "   %*s", widths[i+1], cell)
+		}
+		text.WriteByte('\n')
 	}
-	for _, row := range rows {
-		// The first column is padded here, so that it is the one aligned to the left.
-		fmt.Fprintf(w, "%-*s\t%s\t\n", widest, row[0], strings.Join(row[1:], "\t"))
-	}
-	_ = w.Flush() // A strings.Builder takes everything.
 	c.block("", text.String())
 }
 

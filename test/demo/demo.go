@@ -50,6 +50,8 @@ type demo struct {
 
 	lab     *lab.Handle
 	dynamic dynamic.Interface
+	// before is what there was before the demo began.
+	before string
 	// address is the IptablesEIP's.
 	address string
 	figures []figure
@@ -70,6 +72,10 @@ type step struct {
 }
 
 func (d *demo) run(ctx context.Context) error {
+	var err error
+	if d.before, err = d.inventory(ctx); err != nil {
+		return err
+	}
 	for _, step := range []step{
 		{"A VPC with a Subnet: the tenant's own network", d.network},
 		{"Its NAT gateway, and an address for it", d.gateway},
@@ -186,6 +192,28 @@ func (d *demo) await(ctx context.Context, what string, resource schema.GroupVers
 		case <-changed:
 		}
 	}
+}
+
+// awaitService waits until a Service's ingress is as it should be.
+func (d *demo) awaitService(ctx context.Context, what, name string, fulfilled func(ingress []any) bool) error {
+	return d.await(ctx, what, svcResource, namespace, "", func(services []*unstructured.Unstructured) bool {
+		for _, service := range services {
+			if service.GetName() != name {
+				continue
+			}
+			ingress, _, err := unstructured.NestedSlice(service.Object, "status", "loadBalancer", "ingress")
+			return err == nil && fulfilled(ingress)
+		}
+		return false
+	})
+}
+
+// inventory names all objects that the demo could leave behind.
+func (d *demo) inventory(ctx context.Context) (string, error) {
+	return d.output(ctx, []string{
+		"kubectl", "get", "-A", "-o", "name",
+		"namespaces,statefulsets,deployments,pods,services,vpcs,subnets,vpc-nat-gw,iptables-eips,iptables-dnat-rules",
+	})
 }
 
 // ownedBy selects the rules of a Service.

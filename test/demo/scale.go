@@ -22,10 +22,10 @@ type load struct {
 func (d *demo) startLoad(ctx context.Context) (*load, error) {
 	l := &load{}
 	var err error
-	if l.outside, err = traffic.Start[traffic.Stream](d.client(ctx, d.stream(webPort, 200))); err != nil {
+	if l.outside, err = traffic.Start[traffic.Stream](d.client(ctx, d.stream(200))); err != nil {
 		return nil, err
 	}
-	cmd, err := d.pod(ctx, d.stream(webPort, 100))
+	cmd, err := d.pod(ctx, d.stream(100))
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/test/lab"
 	"github.com/kubeovn/kube-ovn/test/traffic"
 )
@@ -80,7 +82,7 @@ func (d *demo) application(ctx context.Context) error {
 
 func (d *demo) service(ctx context.Context) error {
 	// A client that tries all the time knows when the first answer comes.
-	stream, err := traffic.Start[traffic.Stream](d.client(ctx, d.stream(webPort, 100)))
+	stream, err := traffic.Start[traffic.Stream](d.client(ctx, d.stream(100)))
 	if err != nil {
 		return err
 	}
@@ -88,14 +90,23 @@ func (d *demo) service(ctx context.Context) error {
 		return err
 	}
 	applied := time.Now()
+	var published time.Time
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := d.awaitService(groupCtx, "an EXTERNAL-IP", "web", func(ingress []any) bool { return len(ingress) > 0 })
+		published = time.Now()
+		return err
+	})
 	if err := d.apply(ctx, "40-service.yaml"); err != nil {
 		return err
 	}
 	if err := d.wait(ctx, "jsonpath={.status.loadBalancer.ingress[0].ip}", "service/web", "-n", namespace); err != nil {
 		return err
 	}
-	published := time.Since(applied)
-	if err := d.wait(ctx, "condition=kubeovn.io/NftableLoadBalancerReady", "service/web", "-n", namespace); err != nil {
+	if err := d.wait(ctx, "condition="+lbservice.ConditionReady, "service/web", "-n", namespace); err != nil {
+		return err
+	}
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	if _, err := stream.Until(ctx, func(s traffic.Stream) bool { return s.OK > 0 }); err != nil {
@@ -108,18 +119,16 @@ func (d *demo) service(ctx context.Context) error {
 	if err := d.awaitRules(ctx, "web", 3); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"get", "services", "-n", namespace},
-		{"get", "iptables-dnat-rules", "-l", ownedBy("web")},
-	} {
-		if err := d.kubectl(ctx, args...); err != nil {
-			return err
-		}
+	if err := d.kubectl(ctx, "get", "services", "-n", namespace); err != nil {
+		return err
 	}
-	answered := result.Outages.First.Until.Sub(applied)
-	d.good("EXTERNAL-IP %s after %s, first answer to %s after %s, kubectl apply included", d.address, seconds(published), outside, seconds(answered))
-	d.note("Service applied, EXTERNAL-IP", "%s", seconds(published))
-	d.note("Service applied, first answer", "%s", seconds(answered))
+	if err := d.kubectl(ctx, "get", "iptables-dnat-rules", "-l", ownedBy("web")); err != nil {
+		return err
+	}
+	address, answer := published.Sub(applied), result.Outages.First.Until.Sub(applied)
+	d.good("EXTERNAL-IP %s after %s, first answer to %s after %s, kubectl apply included", d.address, seconds(address), outside, seconds(answer))
+	d.note("Service applied, EXTERNAL-IP", "%s", seconds(address))
+	d.note("Service applied, first answer", "%s", seconds(answer))
 	return nil
 }
 
@@ -167,7 +176,7 @@ func (d *demo) affinity(ctx context.Context) error {
 	if err := d.apply(ctx, "50-service-clientip.yaml"); err != nil {
 		return err
 	}
-	if err := d.wait(ctx, "condition=kubeovn.io/NftableLoadBalancerReady", "service/web-sticky", "-n", namespace); err != nil {
+	if err := d.wait(ctx, "condition="+lbservice.ConditionReady, "service/web-sticky", "-n", namespace); err != nil {
 		return err
 	}
 	if err := d.awaitRules(ctx, "web-sticky", 3); err != nil {
@@ -205,7 +214,7 @@ func (d *demo) failover(ctx context.Context) error {
 	if err != nil || len(before) != 1 {
 		return fmt.Errorf("one gateway pod expected, not %d: %w", len(before), err)
 	}
-	stream, err := traffic.Start[traffic.Stream](d.client(ctx, d.stream(webPort, 100)))
+	stream, err := traffic.Start[traffic.Stream](d.client(ctx, d.stream(100)))
 	if err != nil {
 		return err
 	}
@@ -223,11 +232,11 @@ func (d *demo) failover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = stream.Until(ctx, func(s traffic.Stream) bool { return s.Outages.Last != nil && !s.Outages.Last.Until.IsZero() })
-	if err != nil {
+	if err := d.wait(ctx, "jsonpath={.status.ready}=true", "vpc-nat-gw/"+gateway); err != nil {
 		return err
 	}
-	if err := d.wait(ctx, "jsonpath={.status.ready}=true", "vpc-nat-gw/"+gateway); err != nil {
+	_, err = stream.Until(ctx, func(s traffic.Stream) bool { return s.Outages.Last != nil && !s.Outages.Last.Until.IsZero() })
+	if err != nil {
 		return err
 	}
 	if err := d.kubectl(ctx, "get", "pods", "-n", lab.SystemNamespace, "-l", "ovn.kubernetes.io/vpc-nat-gw=true"); err != nil {
@@ -275,9 +284,9 @@ func (d *demo) connections(port, count int) []string {
 	return traffic.SpreadOptions{Endpoint: d.endpoint(port), Count: count}.Argv()
 }
 
-// stream is the command that opens so many a second, until it is told to end.
-func (d *demo) stream(port int, rate float64) []string {
-	return append(traffic.StreamOptions{Endpoint: d.endpoint(port), Rate: rate}.Argv(), reportOften)
+// stream is the command that opens so many a second to Service web, until it is told to end.
+func (d *demo) stream(rate float64) []string {
+	return append(traffic.StreamOptions{Endpoint: d.endpoint(webPort), Rate: rate}.Argv(), reportOften)
 }
 
 // reportOften has a command report ten times a second.
