@@ -5,6 +5,9 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+artifacts=$OUTPUT/artifacts/demo
+
+rm -rf "$artifacts"
 mkdir -p "$OUTPUT/bin"
 step "building the demo" go -C "$ROOT/test" build -o "$OUTPUT/bin/demo" ./demo
-exec "$ROOT/hack/lab.sh" run --artifacts "$OUTPUT/artifacts/demo" -- "$OUTPUT/bin/demo" "$@"
+exec "$ROOT/hack/lab.sh" run --artifacts "$artifacts" -- "$OUTPUT/bin/demo" "$@"

@@ -10,10 +10,15 @@ specs=$OUTPUT/e2e.test
 # Compiled before the lab exists: a compiler beside it would only disturb what the specs measure.
 compile() { go -C "$ROOT/test" test -c -o "$specs" ./e2e; }
 
+ginkgo=(--ginkgo.v)
+[[ -t 1 ]] || ginkgo+=(--ginkgo.no-color)
+artifacts=$OUTPUT/artifacts/e2e
+
 cd "$ROOT"
+rm -rf "$artifacts"
 step "building the specs" compile
 if [[ ${E2E_CLUSTER:-} == true ]]; then
   : "${KUBECONFIG:?names the cluster to run the specs on}"
-  exec "$specs" --ginkgo.v "$@"
+  exec "$specs" "${ginkgo[@]}" "$@"
 fi
-exec "$ROOT/hack/lab.sh" run --artifacts "$OUTPUT/artifacts/e2e" -- "$specs" --ginkgo.v "$@"
+exec "$ROOT/hack/lab.sh" run --artifacts "$artifacts" -- "$specs" "${ginkgo[@]}" "$@"
