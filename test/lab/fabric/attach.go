@@ -150,4 +150,5 @@ func (f *Fabric) Detach(podUID string) error {
 func (f *Fabric) Release(podUID string) {
 	f.ipam.Release(podUID)
 	f.poke()
+	f.broadcast() // somebody may wait for them
 }

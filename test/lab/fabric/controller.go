@@ -97,6 +97,8 @@ type Fabric struct {
 
 	subnets, vpcs, eips cache.SharedIndexInformer
 	dirty               chan struct{}
+	// whole is the plan that stands completely; nil while something is missing. Only Run's goroutine touches it.
+	whole *topology
 
 	changeMu sync.Mutex
 	changed  chan struct{}
@@ -155,10 +157,9 @@ func (f *Fabric) Run(ctx context.Context) error {
 		case <-f.dirty:
 		}
 		if err := f.sync(ctx); err != nil && ctx.Err() == nil {
-			logger.Error(err, "Fabric is not whole yet")
+			logger.V(1).Info("Fabric is not whole yet", "err", err)
 			retry.Reset(500 * time.Millisecond)
 		}
-		f.broadcast()
 	}
 }
 
@@ -169,7 +170,7 @@ func (f *Fabric) poke() {
 	}
 }
 
-// Changed gives a channel that is closed at the next change of the topology.
+// Changed gives a channel that is closed when the topology changes next, or addresses become free.
 func (f *Fabric) Changed() <-chan struct{} {
 	f.changeMu.Lock()
 	defer f.changeMu.Unlock()
@@ -215,7 +216,17 @@ func (f *Fabric) view() (subnets []*Subnet, vpcs []*VPC, err error) {
 func (f *Fabric) sync(ctx context.Context) error {
 	subnets, vpcs, err := f.view()
 	errs := []error{err, f.bootstrap(ctx)}
-	errs = append(errs, f.apply(ctx, planTopology(f.config.External.Prefix, subnets, vpcs)))
+	plan := planTopology(f.config.External.Prefix, subnets, vpcs)
+	// Most passes are here for the Subnets' usage only.
+	if f.whole == nil || !reflect.DeepEqual(*f.whole, plan) {
+		f.whole = nil
+		err := f.apply(ctx, plan)
+		if err == nil {
+			f.whole = &plan
+		}
+		errs = append(errs, err)
+		defer f.broadcast()
+	}
 	for _, subnet := range subnets {
 		errs = append(errs, f.writeSubnet(ctx, subnet))
 	}

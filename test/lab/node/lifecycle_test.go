@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -333,5 +334,35 @@ func TestRunsToItsEnd(t *testing.T) {
 				t.Errorf("log %q", got)
 			}
 		})
+	}
+}
+
+func TestHostNetworkAndToken(t *testing.T) {
+	create(t, "host", command("sh", "-c", "cat /var/run/secrets/kubernetes.io/serviceaccount/token > /tmp/token; exec sleep 1000"), func(pod *corev1.Pod) {
+		pod.Spec.HostNetwork = true
+		pod.Spec.AutomountServiceAccountToken = nil
+	})
+	pod := await(t, "host", "ready", isReady)
+	if pod.Status.PodIP != "203.0.113.2" {
+		t.Errorf("address %q, want the node's", pod.Status.PodIP)
+	}
+	stdout, _, _ := execute(t, "host", "", "sh", "-c", "ip -br link; wc -c < /tmp/token")
+	if !strings.Contains(stdout, "ovn0") || strings.HasSuffix(stdout, "\n0\n") {
+		t.Errorf("not in the node's network, or without token: %s", stdout)
+	}
+}
+
+// TestScratch shows that a container cannot leave anything on the machine, nor see what another wrote.
+func TestScratch(t *testing.T) {
+	create(t, "writes", command("sh", "-c", "echo x > /etc/kube-ovn-lab-was-here; mkdir /kube-ovn-lab-was-here; exec sleep 1000"))
+	await(t, "writes", "ready", isReady)
+	eventually(t, "it wrote", func() bool {
+		_, _, code := execute(t, "writes", "", "test", "-d", "/kube-ovn-lab-was-here")
+		return code == 0
+	})
+	for _, path := range []string{"/etc/kube-ovn-lab-was-here", "/kube-ovn-lab-was-here"} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is on the machine", path)
+		}
 	}
 }

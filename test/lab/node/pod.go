@@ -199,7 +199,7 @@ func (w *worker) runSandbox(ctx context.Context) bool {
 			close(finished)
 		}
 	})
-	again := false
+	again, done := false, false
 	select {
 	case <-ctx.Done():
 	case <-box.pause.done:
@@ -209,6 +209,7 @@ func (w *worker) runSandbox(ctx context.Context) bool {
 		w.stopAll(ctx)
 		w.markOver()
 	case <-finished:
+		done = true
 	}
 	cancel()
 	running.Wait()
@@ -219,6 +220,9 @@ func (w *worker) runSandbox(ctx context.Context) bool {
 		logger.Error(err, "Remove sandbox")
 	}
 	w.touch()
+	if done {
+		w.node.fabric.Release(string(w.uid))
+	}
 	if !again {
 		select {
 		case <-w.node.ctx.Done():

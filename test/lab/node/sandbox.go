@@ -22,8 +22,9 @@ type sandbox struct {
 	network *fabric.Namespace
 }
 
-// namespaceName is how a Pod's network namespace is called under /run/netns.
-func namespaceName(pod *corev1.Pod) string {
+// NetworkNamespace is how a Pod's network namespace is called under /run/netns; with "-" and the UID behind it while a
+// namesake that was deleted by force is still on its way out.
+func NetworkNamespace(pod *corev1.Pod) string {
 	name := fmt.Sprintf("pod-%s-%s", pod.Namespace, pod.Name)
 	if len(name) > 200 {
 		name = name[:160] + "-" + string(pod.UID)
@@ -35,7 +36,7 @@ func namespaceName(pod *corev1.Pod) string {
 func newSandbox(f *fabric.Fabric, pod *corev1.Pod) (*sandbox, error) {
 	s := &sandbox{}
 	if !pod.Spec.HostNetwork {
-		name := namespaceName(pod)
+		name := NetworkNamespace(pod)
 		if (fabric.Namespace{Name: name}).Exists() {
 			// The namesake was deleted by force and is still on its way out.
 			name += "-" + string(pod.UID)
