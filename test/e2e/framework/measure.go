@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+)
+
+// measurement is the name of report entries that hold one.
+const measurement = "measurement"
+
+// Measured is one row of the table of measurements.
+type Measured struct{ What, Result string }
+
+// Report adds a row to the table of measurements that is printed at the end.
+func (m Measured) Report() {
+	AddReportEntry(measurement, types.ReportEntryVisibilityNever, m)
+}
+
+// Durations are several measurements of the same.
+type Durations []time.Duration
+
+// String gives median and extremes.
+func (d Durations) String() string {
+	if len(d) == 0 {
+		return "none"
+	}
+	sorted := slices.Sorted(slices.Values(d))
+	round := func(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
+	return fmt.Sprintf("median of %d: %s (%s to %s)", len(sorted), round(sorted[len(sorted)/2]), round(sorted[0]), round(sorted[len(sorted)-1]))
+}
+
+// PrintMeasurements prints what the specs of a run measured.
+func PrintMeasurements(w io.Writer, report Report) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	rows := 0
+	for _, spec := range report.SpecReports {
+		for _, entry := range spec.ReportEntries {
+			var m Measured
+			if entry.Name != measurement || json.Unmarshal([]byte(entry.Value.AsJSON), &m) != nil {
+				continue
+			}
+			if rows == 0 {
+				fmt.Fprintln(w, "\nMeasurements")
+			}
+			fmt.Fprintf(table, "  %s\t%s\n", m.What, m.Result)
+			rows++
+		}
+	}
+	_ = table.Flush() // Nothing is to be done where the terminal is gone.
+}

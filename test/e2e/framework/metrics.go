@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeovn/kube-ovn/test/lab"
+)
+
+// Metrics are metric families by name.
+type Metrics map[string]*dto.MetricFamily
+
+// Sum adds up the series of a counter or gauge that have all these labels.
+func (m Metrics) Sum(name string, labels map[string]string) float64 {
+	sum := 0.0
+	for _, metric := range m[name].GetMetric() {
+		have := map[string]string{}
+		for _, pair := range metric.GetLabel() {
+			have[pair.GetName()] = pair.GetValue()
+		}
+		matches := true
+		for name, value := range labels {
+			matches = matches && have[name] == value
+		}
+		if matches {
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
+
+func parseMetrics(r io.Reader) (Metrics, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(r)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", err)
+	}
+	return families, nil
+}
+
+// metricsAt reads the metrics that a process of the lab serves on a port.
+func metricsAt(ctx context.Context, port int) (Metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return parseMetrics(response.Body)
+}
+
+// ControllerMetrics are those of kube-ovn-controller, of each of its Pods where it runs in some.
+func (c *Cluster) ControllerMetrics(ctx context.Context) ([]Metrics, error) {
+	if c.Lab != nil {
+		metrics, err := metricsAt(ctx, lab.ControllerPort)
+		return []Metrics{metrics}, err
+	}
+	pods, err := c.Kube.CoreV1().Pods(SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=kube-ovn-controller"})
+	if err != nil {
+		return nil, err
+	}
+	var all []Metrics
+	for i := range pods.Items {
+		data, err := c.Kube.CoreV1().Pods(SystemNamespace).ProxyGet("http", pods.Items[i].Name, "10660", "metrics", nil).DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
+		metrics, err := parseMetrics(bytes.NewReader(data))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, metrics)
+	}
+	return all, nil
+}
+
+// Calls counts the runs of nat-gateway.sh in a gateway, by verb.
+type Calls map[string]int
+
+// Calls reads how often the controller called a gateway since it started.
+func (c *Cluster) Calls(ctx context.Context, gateway string) Calls {
+	GinkgoHelper()
+	all, err := c.ControllerMetrics(ctx)
+	must(err, "read the controller's metrics")
+	calls := Calls{}
+	for _, metrics := range all {
+		for _, metric := range metrics["kube_ovn_nat_gateway_calls_total"].GetMetric() {
+			labels := map[string]string{}
+			for _, pair := range metric.GetLabel() {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			if labels["gateway"] == gateway {
+				calls[labels["verb"]] += int(metric.GetCounter().GetValue())
+			}
+		}
+	}
+	return calls
+}
+
+// Since are the calls that came after earlier ones.
+func (c Calls) Since(before Calls) Calls {
+	after := Calls{}
+	for verb, n := range c {
+		if n > before[verb] {
+			after[verb] = n - before[verb]
+		}
+	}
+	return after
+}
+
+// String implements fmt.Stringer.
+func (c Calls) String() string {
+	var items []string
+	for _, verb := range slices.Sorted(maps.Keys(c)) {
+		items = append(items, fmt.Sprintf("%s: %d", verb, c[verb]))
+	}
+	return strings.Join(items, ", ")
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/format"
+
+	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
+)
+
+// cluster is where the specs run.
+var cluster *Cluster
+
+func TestE2E(t *testing.T) {
+	RegisterFailHandler(Fail)
+	format.MaxLength = 20000
+	suite, reporter := GinkgoConfiguration()
+	suite.Timeout = 20 * time.Minute
+	if !InLab() {
+		if suite.LabelFilter != "" {
+			suite.LabelFilter = "(" + suite.LabelFilter + ") && "
+		}
+		suite.LabelFilter += "!lab"
+	}
+	RunSpecs(t, "Kube-OVN load balancer", suite, reporter)
+}
+
+var _ = BeforeSuite(func() {
+	var err error
+	cluster, err = Connect()
+	Expect(err).NotTo(HaveOccurred())
+})
+
+// What there is to know is written down before the scene is cleaned away.
+var _ = JustAfterEach(func(ctx context.Context) {
+	if CurrentSpecReport().Failed() && cluster != nil {
+		cluster.Dump(ctx, CurrentSpecReport().FullText())
+	}
+})
+
+var _ = ReportAfterSuite("measurements", func(report Report) { PrintMeasurements(os.Stdout, report) })
