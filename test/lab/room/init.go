@@ -34,19 +34,21 @@ func Init() {
 
 // furnish gives the room mounts of its own, a host name and a loopback interface.
 func furnish() error {
-	mounts := []struct {
-		source, target, fstype string
-		flags                  uintptr
-		data                   string
-	}{
-		{"none", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
-		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
 	}
-	for _, m := range mounts {
-		if err := unix.Mount(m.source, m.target, m.fstype, m.flags, m.data); err != nil {
-			return fmt.Errorf("mount %s: %w", m.target, err)
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if inside, err := inUserNamespace(); err != nil {
+		return err
+	} else if inside {
+		if err := rebuildRoot(); err != nil {
+			return err
 		}
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
 	}
 	if path, err := filepath.EvalSymlinks("/var/run"); err == nil && path != "/run" {
 		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {

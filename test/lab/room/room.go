@@ -37,6 +37,11 @@ func Inside() bool {
 // Run starts this program once more, with argv (its name included), in a new room and with this process's standard
 // streams, waits for it and returns its exit status. The program's main has to begin with Init.
 func Run(argv []string) (int, error) {
+	return run(argv, !privileged())
+}
+
+// run is Run, in a user namespace or not.
+func run(argv []string, userNamespace bool) (int, error) {
 	// The room's life hangs on the thread that started it (PDEATHSIG), which must not end early.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +53,7 @@ func Run(argv []string) (int, error) {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	if !privileged() {
+	if userNamespace {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}

@@ -4,6 +4,7 @@ package room
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 
 // report is what a program in a room sees.
 type report struct {
+	Dir        string
 	Parent     int
 	Host       string
 	Interfaces []string
@@ -45,6 +47,9 @@ func TestMain(m *testing.M) {
 func observe(file, mark string) error {
 	r := report{Parent: os.Getppid(), TempDir: os.TempDir()}
 	var err error
+	if r.Dir, err = os.Getwd(); err != nil {
+		return err
+	}
 	if r.Host, err = os.Hostname(); err != nil {
 		return err
 	}
@@ -68,6 +73,20 @@ func observe(file, mark string) error {
 	if err := os.WriteFile("/run/netns/left-behind", nil, 0o644); err != nil {
 		return err
 	}
+	if inside, err := inUserNamespace(); err != nil {
+		return err
+	} else if inside {
+		// What containers do: an overlay of the root, a fresh /sys, and files in /etc that nobody sees outside.
+		for _, script := range []string{
+			"mkdir -p /run/o/u /run/o/w /run/o/m && mount -t overlay overlay -o userxattr,lowerdir=/,upperdir=/run/o/u,workdir=/run/o/w /run/o/m",
+			"ip netns add other && ip netns exec other true",
+			"echo > /etc/" + mark,
+		} {
+			if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", script, err, out)
+			}
+		}
+	}
 	// Nobody waits for this one: it is the room's end that ends it.
 	if err := exec.Command("sh", "-c", "sleep 1000; : "+mark).Start(); err != nil {
 		return err
@@ -81,22 +100,28 @@ func observe(file, mark string) error {
 
 func TestRun(t *testing.T) {
 	tests := []struct {
-		name, ending string
-		wantStatus   int
+		name, ending  string
+		userNamespace bool
+		wantStatus    int
 	}{
-		{"exit status", "exit", 7},
-		{"killed", "kill", 128 + int(syscall.SIGKILL)},
+		{"exit status", "exit", !privileged(), 7},
+		{"killed", "kill", !privileged(), 128 + int(syscall.SIGKILL)},
+		{"in a user namespace", "exit", true, 7},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "report")
 			mark := "room-test-" + filepath.Base(filepath.Dir(file)) + test.ending
+			dir, err := os.Getwd()
+			if err != nil {
+				t.Fatal(err)
+			}
 			before, err := os.ReadDir("/run")
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			status, err := Run([]string{"room.test", file, mark, test.ending})
+			status, err := run([]string{"room.test", file, mark, test.ending}, test.userNamespace)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +137,7 @@ func TestRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := report{
-				Parent: 1, Host: "kube-ovn-lab", Interfaces: []string{"lo"}, LoopbackUp: true,
+				Dir: dir, Parent: 1, Host: "kube-ovn-lab", Interfaces: []string{"lo"}, LoopbackUp: true,
 				Run: []string{"kube-ovn-lab", "lock", "netns"}, TempDir: TempDir,
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -124,6 +149,9 @@ func TestRun(t *testing.T) {
 			}
 			if len(before) != len(after) {
 				t.Errorf("/run had %d entries before and has %d after", len(before), len(after))
+			}
+			if _, err := os.Stat("/etc/" + mark); err == nil {
+				t.Errorf("a file in /etc outlived the room")
 			}
 			if pids := marked(t, mark); len(pids) > 0 {
 				t.Errorf("processes outlived the room: %v", pids)
