@@ -116,7 +116,7 @@ run_awk() {
 
 # ---------------------------------------------------------------------------
 # awk. POSIX, and what mawk, gawk and busybox agree on: no {n,m} in regular
-# expressions, no length(array), %.0f to print numbers past 2^31, and no such number
+# expressions, no length(array), no ^ operator, %.0f to print numbers past 2^31, and no such number
 # as an array index (mawk writes it with %.6g, so that many become one).
 # ---------------------------------------------------------------------------
 
@@ -157,8 +157,14 @@ function isprefix(s, hostbits,    p) {
 	P_num = ipnum(p[1])
 	if (P_num < 0 || p[2] !~ /^(0|[1-9][0-9]?)$/ || p[2] + 0 > 32) return 0
 	P_len = p[2] + 0
-	return hostbits || P_num % 2 ^ (32 - P_len) == 0
+	return hostbits || P_num % two_to(32 - P_len) == 0
 }
+function two_to(n,    p) {
+	for (p = 1; n > 0; n--) p *= 2
+	return p
+}
+# The 32-bit netmask of a prefix length.
+function mask(len) { return ipstr(4294967296 - two_to(32 - len)) }
 
 # Sorts keys[1..n] with vals[] along (heap sort: no recursion, no worst case).
 function sift(keys, vals, i, n,    c, k, v) {
@@ -384,7 +390,7 @@ function verdicts(map, line,    e, n, i, f, k) {
 		if (split(e[i], f, " ") != 8 || f[6] != ":") continue
 		k = f[1] " . " (f[3] == "6" ? "tcp" : f[3] == "17" ? "udp" : f[3]) " . " f[5]
 		verdict[map, k] = f[7] " " f[8]
-		if (map == "service-ips") there[k] = f[8]
+		if (map == "service-ips") { there[k] = f[8]; led_to[f[8]]++ }
 		else masq_there[k] = 1
 	}
 }
@@ -476,7 +482,7 @@ function put_sources(i, h,    s, n, j, p, len, lens, list, chain) {
 		if (len == 0) emit(rule(chain) "return")
 		else if (lens[len] == 1) emit(rule(chain) "ip saddr " list[len] "/" len " return")
 		else if (len == 32) emit(rule(chain) "ip saddr { " list[len] " } return")
-		else emit(rule(chain) "ip saddr & " ipstr(4294967296 - 2 ^ (32 - len)) " { " list[len] " } return")
+		else emit(rule(chain) "ip saddr & " mask(len) " { " list[len] " } return")
 	}
 	emit(rule(chain) "drop")
 }
@@ -521,7 +527,7 @@ function put_sticky(i, h,    j, used, m, pin, aff) {
 	emit(rule("dnat-" h) "jump " pin)
 }
 
-function put(i,    h, k, j, old, n) {
+function put(i,    h, k, j, old, n, elsewhere) {
 	h = hash[i]; k = key[i]
 	open("dnat-" h)
 	if (src_of[i] != "") {
@@ -531,8 +537,10 @@ function put(i,    h, k, j, old, n) {
 	if (aff_of[i] == "none") put_plain(i, h)
 	else put_sticky(i, h)
 
-	if ((("service-ips", k) in verdict) && verdict["service-ips", k] != "goto dnat-" h)
+	if ((("service-ips", k) in verdict) && verdict["service-ips", k] != "goto dnat-" h) {
 		emit("delete element ip " table " service-ips { " k " }")
+		elsewhere = hash_in(verdict["service-ips", k])
+	}
 	emit("add element ip " table " service-ips { " k " : goto dnat-" h " }")
 
 	if ((("masquerade-ips", k) in verdict) && verdict["masquerade-ips", k] != "goto masq-" h) {
@@ -555,6 +563,15 @@ function put(i,    h, k, j, old, n) {
 		}
 	}
 	clear(h)
+	if (elsewhere != "") clear(elsewhere)
+}
+
+# The h of the chain that a verdict leads to, "" where another identity needs it too.
+function hash_in(v,    f, h) {
+	split(v, f, " ")
+	h = substr(f[2], 6)
+	if (f[2] !~ /^dnat-/ || led_to[f[2]] > 1 || (h in id_of)) return ""
+	return h
 }
 
 # Takes the element out of masquerade-ips. Adding it first makes that safe where it
@@ -592,16 +609,15 @@ function clear(h,    o, n, j, p) {
 function remove(k, h,    to, f) {
 	if (("service-ips", k) in verdict) {
 		emit("delete element ip " table " service-ips { " k " }")
-		to = verdict["service-ips", k]
-		sub(/^[a-z]+ dnat-/, "", to)
+		to = hash_in(verdict["service-ips", k])
 	} else if (!deep && (("dnat-" h) in have)) {
 		emit("add element ip " table " service-ips { " k " : goto dnat-" h " }")
 		emit("delete element ip " table " service-ips { " k " }")
 		to = h
 	} else return
 	drop_masquerade(k, h)
-	clear(to)
-	if (to != h) clear(h)
+	if (to != "") clear(to)
+	if (h != "") clear(h)
 	split(k, f, " . ")
 	print "check", f[2], f[1], f[3] > (tmp "/conntrack")
 }
@@ -853,9 +869,6 @@ function slots(s,    p, n, e, m, i, q, seen_slot) {
 	}
 	return n
 }
-# The 32-bit netmask of a prefix length.
-function mask(len) { return ipstr(4294967296 - 2 ^ (32 - len)) }
-
 # The source prefixes of chain src-<h>, canonical; "" if it is not one of ours.
 function read_sources(chain,    n, j, r, len, list, inner, e, m, i, p, out) {
 	n = n_rules[chain]

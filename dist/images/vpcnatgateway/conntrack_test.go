@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vpcnatgateway_test
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// talker is a UDP client that keeps its source port.
+type talker struct {
+	t *testing.T
+	net.Conn
+}
+
+func (n *network) talk(src string, port int) *talker {
+	n.t.Helper()
+	var c net.Conn
+	err := in(n.ext, func() (err error) {
+		c, err = (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(src)}}).Dial("udp4", net.JoinHostPort(eip, strconv.Itoa(port)))
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { c.Close() })
+	return &talker{n.t, c}
+}
+
+// ask sends until somebody answers, or gives up.
+func (c *talker) ask(wait time.Duration) string {
+	c.t.Helper()
+	for deadline := time.Now().Add(wait); time.Now().Before(deadline); {
+		if _, err := c.Write([]byte("?")); err != nil {
+			continue // port unreachable, heard from the one before
+		}
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if pod, _, err := answer(c); err == nil {
+			return pod
+		}
+	}
+	return ""
+}
+
+func (g *gateway) conntrack(match string) int {
+	g.t.Helper()
+	count := 0
+	for _, line := range strings.Split(g.must("bash", "-c", "conntrack -L 2>/dev/null"), "\n") {
+		if strings.Contains(line, match) {
+			count++
+		}
+	}
+	return count
+}
+
+func TestUDPLeavesARemovedBackend(t *testing.T) {
+	n := newNetwork(t, "p1", "p2")
+	for _, s := range []sharenat.Share{share("udp:53", p1, p2), sticky(300, share("udp:54", p1, p2))} {
+		n.set(s, share("udp:55", p1))
+		all := map[string][]*talker{}
+		for len(all["p1"]) == 0 || len(all["p2"]) == 0 {
+			for _, src := range clients() {
+				c := n.talk(src, int(s.Port))
+				pod := c.ask(patience)
+				all[pod] = append(all[pod], c)
+			}
+		}
+		bystander := n.talk("203.0.113.109", 55)
+		if pod := bystander.ask(patience); pod != "p1" {
+			t.Fatalf("%q", pod)
+		}
+		stays := n.conntrack("src=10.1.0.12")
+		s.Backends = s.Backends[1:]
+		n.set(s)
+		if left := n.conntrack("dport=" + strconv.Itoa(int(s.Port)) + " src=10.1.0.11"); left != 0 {
+			t.Errorf("%d entries to the removed backend", left)
+		}
+		if now := n.conntrack("src=10.1.0.12"); now != stays {
+			t.Errorf("%d of %d entries to the other", now, stays)
+		}
+		if n.conntrack("dport=55 src=10.1.0.11") == 0 {
+			t.Error("another identity's entry to the same backend is gone")
+		}
+		for _, c := range all["p1"] {
+			if pod := c.ask(time.Second); pod != "p2" {
+				t.Errorf("answered by %q", pod)
+			}
+		}
+	}
+}
+
+func TestUDPStartedBeforeTheFirstBackend(t *testing.T) {
+	n := newNetwork(t, "p1")
+	c := n.talk("203.0.113.101", 53)
+	if pod := c.ask(300 * time.Millisecond); pod != "" {
+		t.Fatalf("answered by %q", pod)
+	}
+	n.set(share("udp:53", p1))
+	if pod := c.ask(time.Second); pod != "p1" {
+		t.Errorf("answered by %q", pod)
+	}
+	// And again, by a full state, after it was gone.
+	n.full()
+	if pod := c.ask(300 * time.Millisecond); pod != "" {
+		t.Fatalf("answered by %q", pod)
+	}
+	n.full(share("udp:53", p1))
+	if pod := c.ask(time.Second); pod != "p1" {
+		t.Errorf("answered by %q", pod)
+	}
+}
+
+func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
+	n := newNetwork(t, "p1", "p2")
+	n.set(share("tcp:80", p1), share("tcp:81", p1))
+	c, _, _, err := dial(n.ext, "203.0.113.101", 80, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	other, _, _, err := dial(n.ext, "203.0.113.101", 81, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	alive := func(c net.Conn, wait time.Duration) bool {
+		_ = c.SetDeadline(time.Now().Add(wait))
+		if _, err := c.Write([]byte("echo\n")); err != nil {
+			return false
+		}
+		text, _, err := answer(c)
+		return err == nil && strings.HasPrefix(text, "echo")
+	}
+	// The backend leaves the identity, as a terminating Pod does: its connections stay.
+	n.set(share("tcp:80", p2))
+	n.full(share("tcp:80", p2), share("tcp:81", p1))
+	if !alive(c, patience) {
+		t.Error("a connection to a backend that left was cut")
+	}
+	out := n.run("", "nft-dnat-map-del", eip+",80,tcp", eip+",4711,udp")
+	if out != "" {
+		t.Errorf("printed %q", out)
+	}
+	if left := n.conntrack("dport=80 "); left != 0 {
+		t.Errorf("%d entries of the deleted identity", left)
+	}
+	if alive(c, impatience) {
+		t.Error("a connection outlived its identity")
+	}
+	if !alive(other, patience) {
+		t.Error("another identity's connection was cut")
+	}
+	n.holds(share("tcp:81", p1))
+}
+
+// An identity that is not there is not cleaned up after: its address and port may be somebody else's, here an exclusive DNAT.
+func TestRemovingWhatIsNotThereTouchesNothing(t *testing.T) {
+	n := newNetwork(t, "p1")
+	n.run("", "dnat-add", eip+",53,udp,10.1.0.11,8080")
+	c := n.talk("203.0.113.101", 53)
+	if pod := c.ask(patience); pod != "p1" {
+		t.Fatalf("%q", pod)
+	}
+	n.run("", "nft-dnat-map-del", eip+",53,udp")
+	if n.conntrack("dport=53 ") != 1 {
+		t.Error("its entry is gone")
+	}
+	n.run("", "dnat-del", eip+",53,udp,10.1.0.11,8080")
+	if n.conntrack("dport=53 src=10.1.0.11") != 0 {
+		t.Error("the entry of a deleted exclusive DNAT is still there")
+	}
+}
