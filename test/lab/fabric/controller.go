@@ -281,6 +281,7 @@ func (f *Fabric) writeSubnet(ctx context.Context, subnet *Subnet) error {
 	set("gateway", gateway)
 	set("provider", subnet.Provider)
 	set("protocol", protocolOf(subnet))
+	set("excludeIps", strings.Split(gateway, ","))
 	if subnet.VPC != "" {
 		set("vpc", subnet.VPC)
 	}
@@ -366,7 +367,7 @@ func (f *Fabric) patchStatus(ctx context.Context, resource schema.GroupVersionRe
 	present, _, _ := unstructured.NestedMap(object.Object, "status")
 	for field, value := range status {
 		current, found := present[field]
-		if reflect.DeepEqual(current, value) || (!found && reflect.ValueOf(value).IsZero()) {
+		if found && reflect.DeepEqual(current, value) {
 			delete(status, field)
 		}
 	}

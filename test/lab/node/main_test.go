@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -121,6 +122,9 @@ func installCRDs(ctx context.Context) error {
 	files, err := filepath.Glob("../../../dist/crds/*.yaml")
 	if err != nil {
 		return err
+	}
+	if len(files) == 0 {
+		return errors.New("no CustomResourceDefinitions in dist/crds")
 	}
 	var names []string
 	for _, file := range files {

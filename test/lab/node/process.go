@@ -135,7 +135,7 @@ const oldRoot = "/.machine"
 func enterRoot(spec processSpec) error {
 	steps := []func() error{
 		func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
-		func() error { return mountOverlay(spec.Scratch) },
+		func() error { return mountOverlay("/", spec.Scratch, filepath.Join(spec.Scratch, "root")) },
 		func() error {
 			root := filepath.Join(spec.Scratch, "root")
 			if err := os.MkdirAll(filepath.Join(root, oldRoot), 0o700); err != nil {
@@ -153,6 +153,9 @@ func enterRoot(spec processSpec) error {
 	if err := mountSystem(); err != nil {
 		return err
 	}
+	if err := mountBelowRoot(oldRoot + spec.Scratch); err != nil {
+		return err
+	}
 	for _, m := range spec.Mounts {
 		if err := mountOne(m); err != nil {
 			return fmt.Errorf("mount at %s: %w", m.Target, err)
@@ -164,21 +167,21 @@ func enterRoot(spec processSpec) error {
 	return os.Remove(oldRoot)
 }
 
-func mountOverlay(scratch string) error {
-	dirs := map[string]string{}
-	for _, name := range []string{"upper", "work", "root"} {
-		dirs[name] = filepath.Join(scratch, name)
-		if err := os.MkdirAll(dirs[name], 0o755); err != nil {
+// mountOverlay makes a tree appear at target, where what is written goes to scratch.
+func mountOverlay(lower, scratch, target string) error {
+	upper, work := filepath.Join(scratch, "upper"), filepath.Join(scratch, "work")
+	for _, dir := range []string{upper, work, target} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	options := fmt.Sprintf("lowerdir=/,upperdir=%s,workdir=%s", dirs["upper"], dirs["work"])
-	err := unix.Mount("overlay", dirs["root"], "overlay", 0, options)
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, upper, work)
+	err := unix.Mount("overlay", target, "overlay", 0, options)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
-		err = unix.Mount("overlay", dirs["root"], "overlay", 0, options+",userxattr") // in a user namespace
+		err = unix.Mount("overlay", target, "overlay", 0, options+",userxattr") // in a user namespace
 	}
 	if err != nil {
-		return fmt.Errorf("mount overlay on %s: %w", dirs["root"], err)
+		return fmt.Errorf("mount overlay of %s: %w", lower, err)
 	}
 	return nil
 }
@@ -200,7 +203,12 @@ func mountSystem() error {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
 	}
-	// A directory right below the root may be a file system of its own (/usr, /home, a work directory).
+	return nil
+}
+
+// mountBelowRoot brings in the directories right below the root that are file systems of their own: /usr, /home, a work
+// directory, and all of them in a user namespace's room. Where the kernel refuses an overlay, they are read-only.
+func mountBelowRoot(scratch string) error {
 	entries, err := os.ReadDir(oldRoot)
 	if err != nil {
 		return err
@@ -218,9 +226,13 @@ func mountSystem() error {
 		if err := unix.Lstat(oldRoot+path, &stat); err != nil || stat.Dev == root.Dev {
 			continue
 		}
+		if mountOverlay(oldRoot+path, filepath.Join(scratch, "below"+path), path) == nil {
+			continue
+		}
 		if err := unix.Mount(oldRoot+path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", path, err)
 		}
+		_ = unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "") // flags may be locked
 	}
 	return nil
 }

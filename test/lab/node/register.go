@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,8 +93,16 @@ func (n *Node) object() *corev1.Node {
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(n.config.KubeletPort)}},
 			NodeInfo: corev1.NodeSystemInfo{
 				OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: "v1.37.2-lab", ContainerRuntimeVersion: "lab://1",
-				OSImage: "lab",
+				OSImage: "lab", KernelVersion: kernelVersion(),
 			},
 		},
 	}
+}
+
+func kernelVersion() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -56,7 +57,8 @@ func (n *Node) serve(ctx context.Context) error {
 		GetPods: n.pods, GetPodsFromKubernetes: n.pods,
 		StreamIdleTimeout: 4 * time.Hour, StreamCreationTimeout: 30 * time.Second,
 	}, true))
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	quiet := log.New(io.Discard, "", 0) // probing clients without a certificate
+	server := &http.Server{Handler: handler, ErrorLog: quiet, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	n.background("kubelet endpoint", func() error { return server.Serve(listener) })
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	return nil
