@@ -87,6 +87,7 @@ func parallel[T any](ctx context.Context, limit int, items []T, f func(context.C
 }
 
 func (c *Controller) createRule(ctx context.Context, want Rule) error {
+	c.written.begin(want.Name)
 	rule, err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Create(ctx, &kubeovnv1.IptablesDnatRule{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        want.Name,
@@ -101,6 +102,7 @@ func (c *Controller) createRule(ctx context.Context, want Rule) error {
 	}
 	c.metrics.observeWrite(operationCreate, err)
 	if err != nil {
+		c.written.failed(want.Name)
 		return fmt.Errorf("create rule %s: %w", want.Name, err)
 	}
 	c.written.put(rule)
@@ -119,6 +121,7 @@ func (c *Controller) alreadyExists(name string, err error) error {
 }
 
 func (c *Controller) patchRule(ctx context.Context, patch RulePatch) error {
+	c.written.begin(patch.Name)
 	rule, err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Patch(ctx, patch.Name, types.MergePatchType, patch.Patch,
 		metav1.PatchOptions{FieldManager: fieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -126,6 +129,7 @@ func (c *Controller) patchRule(ctx context.Context, patch RulePatch) error {
 	}
 	c.metrics.observeWrite(operationPatch, err)
 	if err != nil {
+		c.written.failed(patch.Name)
 		return fmt.Errorf("patch rule %s: %w", patch.Name, err)
 	}
 	c.written.put(rule)
@@ -139,13 +143,16 @@ func (c *Controller) deleteRule(ctx context.Context, rule *kubeovnv1.IptablesDna
 	if rule.UID != "" {
 		opts.Preconditions = metav1.NewUIDPreconditions(string(rule.UID))
 	}
+	c.written.begin(rule.Name)
 	err := c.kubeOvn.KubeovnV1().IptablesDnatRules().Delete(ctx, rule.Name, opts)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, which is what was wanted; its event is on the way.
-		err = nil
+		// It is gone, which is what was wanted; its event is on the way, or has been here since we looked.
+		c.written.failed(rule.Name)
+		return nil
 	}
 	c.metrics.observeWrite(operationDelete, err)
 	if err != nil {
+		c.written.failed(rule.Name)
 		return fmt.Errorf("delete rule %s: %w", rule.Name, err)
 	}
 	c.written.deleted(rule)

@@ -29,6 +29,7 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	ovnfake "github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned/fake"
@@ -77,7 +78,7 @@ func inCluster(t *testing.T, objects []runtime.Object, test func(*cluster)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 		kubeInformers.Start(ctx.Done())
 		ovnInformers.Start(ctx.Done())
 		done := make(chan error, 1)
@@ -232,18 +233,22 @@ func (cl *cluster) put(obj runtime.Object) {
 	cl.t.Helper()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	cl.putLocked(obj)
+}
+
+func (cl *cluster) putLocked(obj runtime.Object) {
+	cl.t.Helper()
 	o, err := meta.Accessor(obj)
 	if err != nil {
 		cl.t.Fatal(err)
 	}
 	o.SetResourceVersion(cl.nextVersion())
 	tracker, gvr := cl.trackerOf(obj)
+	write := func() error { return tracker.Update(gvr, obj, o.GetNamespace()) }
 	if _, err := tracker.Get(gvr, o.GetNamespace(), o.GetName()); apierrors.IsNotFound(err) {
-		err = tracker.Create(gvr, obj, o.GetNamespace())
-		if err != nil {
-			cl.t.Fatal(err)
-		}
-	} else if err := tracker.Update(gvr, obj, o.GetNamespace()); err != nil {
+		write = func() error { return tracker.Create(gvr, obj, o.GetNamespace()) }
+	}
+	if err := write(); err != nil {
 		cl.t.Fatal(err)
 	}
 	cl.changed(gvr)
@@ -254,6 +259,11 @@ func (cl *cluster) remove(obj runtime.Object) {
 	cl.t.Helper()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	cl.removeLocked(obj)
+}
+
+func (cl *cluster) removeLocked(obj runtime.Object) {
+	cl.t.Helper()
 	o, err := meta.Accessor(obj)
 	if err != nil {
 		cl.t.Fatal(err)
@@ -301,9 +311,11 @@ func (cl *cluster) service(namespace, name string) *corev1.Service {
 // edit changes a Service as its user would, keeping its status.
 func (cl *cluster) edit(name string, f func(*corev1.Service)) {
 	cl.t.Helper()
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
 	svc := cl.service(testNamespace, name)
 	f(svc)
-	cl.put(svc)
+	cl.putLocked(svc)
 }
 
 func (cl *cluster) listRules() []*kubeovnv1.IptablesDnatRule {
@@ -345,18 +357,23 @@ func (cl *cluster) readyReason(name string) string {
 	return readyReason(&status)
 }
 
-// finish is what a slow gateway handler does in the end: deleted rules go, the others become ready.
-func (cl *cluster) finish() {
+// finish is what a slow gateway handler does in the end: deleted rules go, the others become ready. It tells whether it did anything.
+func (cl *cluster) finish() (done bool) {
 	cl.t.Helper()
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
 	for _, rule := range cl.listRules() {
 		switch {
 		case rule.DeletionTimestamp != nil:
-			cl.remove(rule)
+			cl.removeLocked(rule)
+			done = true
 		case !rule.Status.Ready:
 			rule.Status.Ready = true
-			cl.put(rule)
+			cl.putLocked(rule)
+			done = true
 		}
 	}
+	return done
 }
 
 // writes lists what was written since the last call, as "verb resource[/subresource]".

@@ -4,6 +4,7 @@ package lbservice
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	goruntime "runtime"
@@ -653,10 +654,12 @@ func TestManyBackends(t *testing.T) {
 	})
 }
 
+var histories = flag.Uint64("histories", 200, "how many random histories to play")
+
 // Random histories: at every step at most one Service has rules for a port; at rest it is the right one.
 func TestRandomInterleavings(t *testing.T) {
-	const histories, steps = 60, 60
-	for seed := range uint64(histories) {
+	const steps = 60
+	for seed := range *histories {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			randomHistory(t, rand.New(rand.NewPCG(seed, 1)), steps, seed%2 == 0)
 		})
@@ -721,9 +724,10 @@ func randomHistory(t *testing.T, r *rand.Rand, steps int, handler bool) {
 // rest lets the controller and a slow handler come to an end.
 func (cl *cluster) rest() {
 	cl.settle()
-	for range 5 {
-		cl.finish()
-		cl.settle()
+	for range 3 {
+		if cl.finish() {
+			cl.settle()
+		}
 	}
 }
 

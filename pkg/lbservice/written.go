@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -22,11 +23,16 @@ const writtenFor = 30 * time.Second
 
 // written remembers the rules as we wrote them until the informer shows them, so that a pass which follows at once neither
 // repeats a write nor takes a rule for absent that was created a moment ago.
+//
+// The informer may be faster than the answer to the write. So a write begins here before it is sent, and what the informer tells in
+// between counts.
 type written struct {
 	now func() time.Time
 
 	mu    sync.Mutex
 	rules map[string]writtenRule
+	// sent has the names of the rules that a write is on its way for, with the UIDs that the informer has shown gone since.
+	sent map[string]map[types.UID]bool
 }
 
 type writtenRule struct {
@@ -35,14 +41,32 @@ type writtenRule struct {
 }
 
 func newWritten(now func() time.Time) *written {
-	return &written{now: now, rules: map[string]writtenRule{}}
+	return &written{now: now, rules: map[string]writtenRule{}, sent: map[string]map[types.UID]bool{}}
+}
+
+// begin is called before a write is sent; put, deleted or failed end it.
+func (w *written) begin(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent[name] = map[types.UID]bool{}
+}
+
+// failed: nothing was written.
+func (w *written) failed(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.sent, name)
 }
 
 // put remembers a rule as the API server returned it.
 func (w *written) put(rule *kubeovnv1.IptablesDnatRule) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rules[rule.Name] = writtenRule{rule: rule, at: w.now()}
+	gone := w.sent[rule.Name][rule.UID]
+	delete(w.sent, rule.Name)
+	if !gone {
+		w.rules[rule.Name] = writtenRule{rule: rule, at: w.now()}
+	}
 }
 
 // deleted remembers that the API server took our deletion of a rule.
@@ -56,6 +80,9 @@ func (w *written) deleted(rule *kubeovnv1.IptablesDnatRule) {
 func (w *written) observe(rule *kubeovnv1.IptablesDnatRule, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if sent, ok := w.sent[rule.Name]; ok && gone {
+		sent[rule.UID] = true
+	}
 	entry, ok := w.rules[rule.Name]
 	if !ok {
 		return

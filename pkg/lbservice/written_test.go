@@ -44,6 +44,22 @@ func TestWritten(t *testing.T) {
 		{"deleted and gone", func(w *written) { w.deleted(version("1", "5")); w.observe(version("1", "6"), true) }, nil, []string{}},
 		{"deleted, and another is there", func(w *written) { w.deleted(version("1", "5")); w.observe(version("2", "8"), false) }, rules{version("2", "8")}, []string{"2 8"}},
 		{"deleted, not told that it is gone", func(w *written) { w.deleted(version("1", "5")) }, nil, []string{"1 5 x"}},
+		{"gone before the answer to its creation", func(w *written) {
+			w.begin(version("1", "5").Name)
+			w.observe(version("1", "6"), true)
+			w.put(version("1", "5"))
+		}, nil, []string{}},
+		{"gone before the answer to its deletion", func(w *written) {
+			w.begin(version("1", "5").Name)
+			w.observe(version("1", "6"), true)
+			w.deleted(version("1", "5"))
+		}, nil, []string{}},
+		{"the one before is gone before the answer to the creation", func(w *written) {
+			w.begin(version("2", "5").Name)
+			w.observe(version("1", "4"), true)
+			w.put(version("2", "5"))
+		}, nil, []string{"2 5"}},
+		{"not written", func(w *written) { w.begin(version("1", "5").Name); w.failed(version("1", "5").Name) }, nil, []string{}},
 		{"too long ago", func(w *written) {
 			w.put(version("1", "5"))
 			w.now = func() time.Time { return testTime.Add(time.Hour) }
