@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the unit tests of the product and of the lab; arguments go to go test.
+# Runs the unit tests of the product, then those of the lab and the other test tools; arguments go to go test.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,5 +8,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 "$ROOT/hack/setup.sh"
 cd "$ROOT"
 step "unit tests" go test "$@" ./...
+
+# The lab's node is tested against a real control plane.
+KUBE_OVN_LAB_PATH=$("$ROOT/hack/build-tools.sh" etcd controlplane)
+export KUBE_OVN_LAB_PATH
 cd "$ROOT/test"
-step "unit tests of the lab" go test "$@" ./lab/...
+# All but the specs, which need a whole lab.
+mapfile -t packages < <(go list ./... | grep -v '/test/e2e$')
+step "unit tests of the test tools" go test "$@" "${packages[@]}"
