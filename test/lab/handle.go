@@ -88,6 +88,8 @@ func (h *Handle) Environ() []string {
 	return []string{
 		"KUBECONFIG=" + h.state.Kubeconfig,
 		DirEnv + "=" + h.dir,
+		// kubectl's cache is by the API server's address, and that is the same in every lab.
+		"KUBECACHEDIR=" + filepath.Join(h.dir, "kubectl-cache"),
 		"PATH=" + filepath.Join(h.dir, "bin") + ":" + os.Getenv("PATH"),
 	}
 }

@@ -52,7 +52,7 @@ func shell(args []string) (int, error) {
 		return 1, err
 	}
 	// The rest happens inside: only there are the lab's files where they say they are.
-	env := append(os.Environ(), `PS1=\[\e[1m\]lab\[\e[0m\] \w \$ `)
+	env := append(os.Environ(), "HISTFILE="+room.Dir+"/history", `PS1=\[\e[1m\]lab\[\e[0m\] \w \$ `)
 	return 1, room.Enter(pids[0], append([]string{self, "run-attached"}, argv...), env)
 }
 

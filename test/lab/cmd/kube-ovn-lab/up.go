@@ -131,19 +131,21 @@ func run(args []string) (int, error) {
 	signal.Notify(interrupts, syscall.SIGINT)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	starting, started := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	started := make(chan struct{})
 	go func() {
 		select {
 		case <-interrupts:
-			started()
-		case <-starting.Done():
+			cancel()
+		case <-started:
 		}
 	}()
 	l, err := lab.Start(ctx, s.options)
-	if starting.Err() != nil {
+	close(started)
+	if ctx.Err() != nil {
 		return 128 + int(syscall.SIGINT), errors.New("interrupted")
 	}
-	started()
 	if err != nil {
 		return 1, err
 	}
