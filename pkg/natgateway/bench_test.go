@@ -4,6 +4,7 @@ package natgateway
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -14,7 +15,7 @@ func manyRules(services, backends int) []*kubeovnv1.IptablesDnatRule {
 	for s := range services {
 		for b := range backends {
 			rules = append(rules, rule(fmt.Sprintf("lb-%d-%d", s, b), "e", fmt.Sprintf("10.1.%d.%d:80", b/250, b%250+1),
-				managedBy(fmt.Sprintf("s%d", s), planEIP), port(fmt.Sprint(1+s))))
+				managedBy(fmt.Sprintf("s%d", s), planEIP), port(strconv.Itoa(1+s))))
 		}
 	}
 	return rules

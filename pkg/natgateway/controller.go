@@ -146,8 +146,8 @@ func New(opts Options) (*Controller, error) {
 		Options:     opts,
 		assumed:     map[string]assumption{},
 		grace:       10 * time.Second,
-		burstQuiet:  15 * time.Millisecond,
-		burstLimit:  200 * time.Millisecond,
+		burstQuiet:  20 * time.Millisecond,
+		burstLimit:  300 * time.Millisecond,
 		burstMemory: 100 * time.Millisecond,
 	}
 	c.gatewayQueue = newQueue[string]("nat_gateway")
@@ -187,7 +187,7 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 		factory.Start(ctx.Done())
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
-		return fmt.Errorf("wait for caches: %w", context.Cause(ctx))
+		return nil // only when the context has ended: a stop like any other
 	}
 	logger.Info("Starting NAT gateway handler", "workers", workers, "namespace", c.Namespace)
 	start := func(n int, work func(context.Context) bool) {
@@ -241,7 +241,7 @@ func process[T comparable](ctx context.Context, queue workqueue.TypedRateLimitin
 // finish handles one key. What has failed is tried again, later and later, but never dropped.
 func finish[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[T], kind string, key T, sync func(context.Context, T) error) {
 	defer queue.Done(key)
-	logger := klog.FromContext(ctx).WithValues(kind, key)
+	logger := klog.FromContext(ctx).WithValues("kind", kind, "key", key)
 	err := sync(klog.NewContext(ctx, logger), key)
 	switch {
 	case err == nil:

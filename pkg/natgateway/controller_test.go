@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -180,7 +181,7 @@ func TestRestartWithAllInPlaceChangesNothing(t *testing.T) {
 func TestContainerRestartIsOneSync(t *testing.T) {
 	f := running(t)
 	for i := range 20 {
-		f.createRule(rule(fmt.Sprintf("r%02d", i), "e", "10.1.0.4:8080", managedBy(fmt.Sprintf("s%d", i), eipAddress), port(fmt.Sprint(8000+i))))
+		f.createRule(rule(fmt.Sprintf("r%02d", i), "e", "10.1.0.4:8080", managedBy(fmt.Sprintf("s%d", i), eipAddress), port(strconv.Itoa(8000+i))))
 	}
 	f.until("all rules are ready", f.rulesReady(20))
 	f.settled()
@@ -470,7 +471,7 @@ func TestRejectedIdentityIsLeftOut(t *testing.T) {
 		}
 	})
 	for i := range 30 {
-		f.createRule(rule(fmt.Sprintf("r%02d", i), "e", "10.1.0.4:8080", managedBy(fmt.Sprintf("s%d", i), eipAddress), port(fmt.Sprint(8000+i))))
+		f.createRule(rule(fmt.Sprintf("r%02d", i), "e", "10.1.0.4:8080", managedBy(fmt.Sprintf("s%d", i), eipAddress), port(strconv.Itoa(8000+i))))
 	}
 	f.until("all others are ready", f.rulesReady(29))
 	f.until("the one says why", func() bool {

@@ -323,25 +323,29 @@ func (g *group) leader(claims []int) int {
 
 // objection says why a claim does not go together with the leading one; empty when it does.
 func (g *group) objection(lead, other int) string {
+	if lead == other {
+		return ""
+	}
 	l, o, name := &g.parsed[lead].Rule, &g.parsed[other].Rule, g.rules[lead].Name
-	switch {
-	case lead == other:
-		return ""
-	case l.Managed && o.Owner != l.Owner:
-		return "is owned by Service " + l.Owner.String()
-	case !l.Managed && o.Managed:
+	discord := sharenat.DiscordOf(l, o)
+	if discord.Passes(l, o) {
+		return "" // the identity must not shrink meanwhile
+	}
+	switch discord {
+	case sharenat.DifferentOwner:
+		if l.Managed {
+			return "is owned by Service " + l.Owner.String()
+		}
 		return "is owned by rule " + name + ", made by hand"
-	case l.Share != o.Share:
+	case sharenat.DifferentType:
 		return "is owned by rule " + name + ", whose type differs"
-	case !l.Share:
+	case sharenat.BothExclusive:
 		return "is owned by exclusive rule " + name
-	case l.Managed:
-		// One Service, whose rules are changed one after the other: they agree soon, and the identity must not shrink meanwhile.
-		return ""
-	case l.Affinity != o.Affinity:
+	case sharenat.DifferentAffinity:
 		return fmt.Sprintf("has session affinity %q by rule %s, this rule asks for %q", l.Affinity, name, o.Affinity)
-	case !slices.Equal(l.Sources, o.Sources):
+	case sharenat.DifferentSources:
 		return "has other source ranges by rule " + name
+	case sharenat.Accord:
 	}
 	return ""
 }

@@ -35,14 +35,14 @@ func allocated(eip *kubeovnv1.IptablesEIP) netip.Addr {
 	return netip.Addr{}
 }
 
-// eipProblem is why an EIP cannot get an address.
-type eipProblem struct {
+// eipError is why an EIP cannot get an address.
+type eipError struct {
 	reason string
 	err    error
 }
 
-func (e *eipProblem) Error() string { return e.err.Error() }
-func (e *eipProblem) Unwrap() error { return e.err }
+func (e *eipError) Error() string { return e.err.Error() }
+func (e *eipError) Unwrap() error { return e.err }
 
 // syncEIP gives an EIP its address, waits until the gateway has it, and says so. There is one worker for all EIPs.
 func (c *Controller) syncEIP(ctx context.Context, name string) error {
@@ -64,14 +64,14 @@ func (c *Controller) syncEIP(ctx context.Context, name string) error {
 		delete(c.assumed, name)
 	}
 	addr, err := c.addressFor(eip)
-	var problem *eipProblem
+	var problem *eipError
 	if errors.As(err, &problem) {
 		return c.failEIP(ctx, eip, problem)
 	} else if err != nil {
 		return err
 	}
 	if eip.Spec.NatGwDp == "" {
-		return c.failEIP(ctx, eip, &eipProblem{ReasonGatewayNotFound, errors.New("spec.natGwDp names no gateway")})
+		return c.failEIP(ctx, eip, &eipError{ReasonGatewayNotFound, errors.New("spec.natGwDp names no gateway")})
 	}
 	p, err := claimPatch(&eip.ObjectMeta, map[string]string{
 		subnetLabel:              externalSubnetOf(eip),
@@ -95,7 +95,7 @@ func (c *Controller) syncEIP(ctx context.Context, name string) error {
 func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) {
 	subnet, err := c.subnetLister.Get(externalSubnetOf(eip))
 	if err != nil {
-		return netip.Addr{}, &eipProblem{ReasonSubnetNotFound, fmt.Errorf("external subnet %s does not exist", externalSubnetOf(eip))}
+		return netip.Addr{}, &eipError{ReasonSubnetNotFound, fmt.Errorf("external subnet %s does not exist", externalSubnetOf(eip))}
 	}
 	if addr := allocated(eip); addr.IsValid() && slices.Contains(eip.Finalizers, finalizer) {
 		return addr, nil
@@ -105,7 +105,7 @@ func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) 
 	}
 	pool, err := newAddressPool(subnet)
 	if err != nil {
-		return netip.Addr{}, &eipProblem{ReasonAddressUnusable, err}
+		return netip.Addr{}, &eipError{ReasonAddressUnusable, err}
 	}
 	taken := c.taken(subnet, eip.Name)
 	for _, asked := range []string{eip.Status.IP, eip.Spec.V4ip, eip.Labels[sharenat.EIPAddressLabel]} {
@@ -115,7 +115,7 @@ func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) 
 	}
 	addr, err := pool.lowestFree(taken)
 	if err != nil {
-		return netip.Addr{}, &eipProblem{ReasonNoFreeAddress, fmt.Errorf("external subnet %s: %w", subnet.Name, err)}
+		return netip.Addr{}, &eipError{ReasonNoFreeAddress, fmt.Errorf("external subnet %s: %w", subnet.Name, err)}
 	}
 	return addr, nil
 }
@@ -129,7 +129,7 @@ func askedAddress(pool *addressPool, taken map[netip.Addr]string, asked string) 
 		err = fmt.Errorf("address %s is taken by %s", addr, by)
 	}
 	if err != nil {
-		return netip.Addr{}, &eipProblem{ReasonAddressUnusable, err}
+		return netip.Addr{}, &eipError{ReasonAddressUnusable, err}
 	}
 	return addr, nil
 }
@@ -195,7 +195,7 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 	late := c.Clock.Since(since) >= c.grace
 	if state.Blocked != nil {
 		if late || eip.Status.Ready {
-			return c.writeEIPNotReady(ctx, eip, &eipProblem{state.Blocked.Reason, errors.New(state.Blocked.Message)})
+			return c.writeEIPNotReady(ctx, eip, &eipError{state.Blocked.Reason, errors.New(state.Blocked.Message)})
 		}
 		c.eipQueue.AddAfter(eip.Name, c.grace)
 		return nil
@@ -215,7 +215,7 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 	cidr := c.cidrOf(eip)
 	if !eip.Status.Ready && !c.allHold(gateway, func(have *Content) bool { return have.EIPs[cidr] }) {
 		if late {
-			return c.writeEIPNotReady(ctx, eip, &eipProblem{ReasonGatewayNotReady, errors.New("not every pod of gateway " + gateway + " has the address yet")})
+			return c.writeEIPNotReady(ctx, eip, &eipError{ReasonGatewayNotReady, errors.New("not every pod of gateway " + gateway + " has the address yet")})
 		}
 		c.eipQueue.AddAfter(eip.Name, c.grace)
 		return nil
@@ -253,7 +253,7 @@ func natOf(was string, dnat, fip bool) string {
 }
 
 // failEIP says why an EIP cannot get an address. An address that becomes free is an event, others are looked for with patience.
-func (c *Controller) failEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP, problem *eipProblem) error {
+func (c *Controller) failEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP, problem *eipError) error {
 	if err := c.writeEIPNotReady(ctx, eip, problem); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (c *Controller) failEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP, pr
 	return nil
 }
 
-func (c *Controller) writeEIPNotReady(ctx context.Context, eip *kubeovnv1.IptablesEIP, problem *eipProblem) error {
+func (c *Controller) writeEIPNotReady(ctx context.Context, eip *kubeovnv1.IptablesEIP, problem *eipError) error {
 	after := eip.Status
 	after.Ready = false
 	after.Conditions = setReady(eip.Status.Conditions, false, problem.reason, problem.Error(), eip.Generation, c.now())

@@ -105,8 +105,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		return nil
 	}
 	state := c.state(name)
-	rules, _ := c.waits.of(name)
-	c.Metrics.observeState(state, len(rules))
+	c.Metrics.observeState(state, c.waits.rulesOf(name))
 	if gw.DeletionTimestamp != nil || !c.config().Enabled {
 		return c.stopGateway(ctx, gw)
 	}

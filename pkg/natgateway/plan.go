@@ -297,7 +297,7 @@ func planShares(want *State, have *Content) []Action {
 	case have.Legacy:
 		sortShares(set)
 		return append(legacyAdd(set), batches(verbShareDel, remove, legacyID, func(c *Content, id sharenat.Identity) { delete(c.Shares, id) })...)
-	case len(set) == 0 && len(remove) == 0 && !(full && have.Stale):
+	case len(set) == 0 && len(remove) == 0 && (!full || !have.Stale):
 		return nil
 	case full:
 		set = set[:0]

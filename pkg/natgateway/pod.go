@@ -409,6 +409,7 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 		s.c.gatewayEvent(s.gateway, ReasonProgramFailed, err.Error())
 	}
 	if err == nil {
+		s.c.Metrics.observeState(s.want, s.c.waits.rulesOf(s.gateway))
 		s.c.Metrics.lastSuccess.WithLabelValues(s.gateway).Set(float64(s.c.Clock.Now().Unix()))
 	}
 	if newlyFilled {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -343,7 +344,7 @@ func describeActions(actions []Action) []string {
 			words = append(words, "set")
 		}
 		for _, s := range a.Set {
-			words = append(words, s.Identity.String())
+			words = append(words, s.String())
 		}
 		if len(a.Remove) > 0 {
 			words = append(words, "remove")
@@ -359,7 +360,7 @@ func describeActions(actions []Action) []string {
 func TestPlanBoundsArguments(t *testing.T) {
 	var rules []*kubeovnv1.IptablesDnatRule
 	for i := range 5000 {
-		rules = append(rules, rule(fmt.Sprintf("r%04d", i), "e", "10.1.0.4:80", claimed, exclusive, port(fmt.Sprint(1000+i))))
+		rules = append(rules, rule(fmt.Sprintf("r%04d", i), "e", "10.1.0.4:80", claimed, exclusive, port(strconv.Itoa(1000+i))))
 	}
 	actions := Plan(Desired(snapshotOf(rules...), nil), &Content{Initialized: true})
 	total := 0

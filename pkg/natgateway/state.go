@@ -371,6 +371,13 @@ func (s *waitStore) of(gateway string) (rules, eips []string) {
 	return slices.Collect(maps.Keys(s.ruleWakers[gateway])), slices.Collect(maps.Keys(s.eipWakers[gateway]))
 }
 
+// rulesOf counts the rules that wait for a gateway's pods.
+func (s *waitStore) rulesOf(gateway string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ruleWakers[gateway])
+}
+
 // wake looks again at everything that waits for the gateway's pods.
 func (c *Controller) wake(gateway string) {
 	rules, eips := c.waits.of(gateway)
