@@ -353,7 +353,7 @@ function same(a, b,    j) {
 # Runs a command and the lines it prints go to seen(what, line); fails with it.
 function read_from(cmd, what,    line, rc) {
 	rc = "unknown"
-	cmd = cmd " 2>&1; echo \"exit $?\""
+	cmd = "{ " cmd "; } 2>&1; echo \"exit $?\""
 	while ((cmd | getline line) > 0) {
 		if (line ~ /^exit [0-9]+$/) rc = substr(line, 6)
 		else { last_said = line; seen(what, line) }
@@ -362,7 +362,8 @@ function read_from(cmd, what,    line, rc) {
 	if (rc != "0") oops("reading the kernel: " what ": " last_said)
 }
 function seen(what, line,    f, n) {
-	if (what == "md5") {
+	if (what == "chains" && !hashed) {
+		if (line == "chains") { hashed = 1; return }
 		n = split(line, f, " ")
 		hash[f[2]] = substr(f[1], 1, 12)
 	} else if (what == "chains" || what == "sets" || what == "maps") {
@@ -400,11 +401,10 @@ function read_kernel(    i) {
 			printf "%s:%s:%s", eip[i], dport[i], l4[i] > (tmp "/hash/" i)
 			close(tmp "/hash/" i)
 		}
-		read_from("cd " tmp "/hash && md5sum *", "md5")
-		for (i = 1; i <= n_ids; i++) id_of[hash[i]] = i
 	}
-	# Names only, with -t no element of a named set is fetched.
-	read_from("nft -t list chains ip", "chains")
+	# Names only: with -t no element of a named set is fetched.
+	read_from((n_ids ? "cd " tmp "/hash && md5sum * && " : "") "echo chains && nft -t list chains ip", "chains")
+	for (i = 1; i <= n_ids; i++) id_of[hash[i]] = i
 	if (deep || legacy) read_from("nft -t list sets ip", "sets")
 	if (deep) read_from("nft -t list maps ip", "maps")
 	if (!deep) for (i = 1; i <= n_ids; i++) {

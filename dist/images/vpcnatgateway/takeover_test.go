@@ -67,6 +67,9 @@ func TestTakeover(t *testing.T) {
 					n.full(plain, pinned)
 				},
 			} {
+				if verdict == "jump" && how != "full" && how != "one" {
+					continue
+				}
 				t.Run(strings.Join([]string{spelling, verdict, how}, " "), func(t *testing.T) {
 					n.t = t
 					n.nft("add table ip kube-ovn\ndelete table ip kube-ovn\n" + legacy(spelling, verdict))
