@@ -225,7 +225,7 @@ func (c *Controller) tellWriteFailed(key sharenat.Owner, err error) {
 	}
 	first := err
 	for {
-		joined, ok := first.(interface{ Unwrap() []error }) //nolint:errorlint // the joined error itself is what is asked for
+		joined, ok := first.(interface{ Unwrap() []error })
 		if !ok || len(joined.Unwrap()) == 0 {
 			break
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -395,6 +396,7 @@ func TestEarlierServiceComesLater(t *testing.T) {
 
 // oneOwner checks that no port of an EIP has live rules of two Services.
 func oneOwner(t *testing.T) func([]*kubeovnv1.IptablesDnatRule) {
+	t.Helper()
 	return func(rules []*kubeovnv1.IptablesDnatRule) {
 		owners := map[string]string{}
 		for _, rule := range rules {
@@ -534,7 +536,7 @@ func TestSkippedBackendIsToldOnceAPod(t *testing.T) {
 	far := newPod("far", "sub-b", "10.2.0.4")
 	inCluster(t, plan(newService(testService), far, newSlice("web-x", testService, unnamed8080, endpointOf(far))), func(cl *cluster) {
 		for i := range 5 {
-			cl.edit(testService, func(s *corev1.Service) { s.Labels = map[string]string{"x": fmt.Sprint(i)} })
+			cl.edit(testService, func(s *corev1.Service) { s.Labels = map[string]string{"x": strconv.Itoa(i)} })
 			cl.settle()
 		}
 		if n := cl.eventsOf(EventBackendSkipped); n != 1 {
@@ -668,6 +670,7 @@ func TestRandomInterleavings(t *testing.T) {
 
 // randomHistory plays one history, with a handler that is done at once, or one that takes its time.
 func randomHistory(t *testing.T, r *rand.Rand, steps int, handler bool) {
+	t.Helper()
 	names := []string{"a", "b", "c", "d"}
 	objects := plan(webPod())
 	for _, name := range names {
@@ -701,7 +704,7 @@ func randomHistory(t *testing.T, r *rand.Rand, steps int, handler bool) {
 					cl.edit(name, withEIP(eip))
 				}
 			case 5:
-				toggle(fmt.Sprintf("m-%s-%d", eip, port), newManualRule(fmt.Sprintf("m-%s-%d", eip, port), eip, fmt.Sprint(port), "TCP", "share"))
+				toggle(fmt.Sprintf("m-%s-%d", eip, port), newManualRule(fmt.Sprintf("m-%s-%d", eip, port), eip, strconv.Itoa(int(port)), "TCP", "share"))
 			case 6:
 				if r.IntN(4) == 0 {
 					toggle("f-"+eip, newFIP("f-"+eip, eip))
@@ -752,7 +755,7 @@ func expectedRules(cl *cluster, names []string, there map[string]runtime.Object)
 			continue
 		}
 		svc := cl.service(testNamespace, name)
-		eip, port := EIPName(svc), fmt.Sprint(svc.Spec.Ports[0].Port)
+		eip, port := EIPName(svc), strconv.Itoa(int(svc.Spec.Ports[0].Port))
 		if !taken[eip+":"+port] {
 			taken[eip+":"+port] = true
 			out = append(out, fmt.Sprintf("%s %s:%s %s", name, eip, port, backend[eip]))

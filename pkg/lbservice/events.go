@@ -8,7 +8,7 @@ const (
 	EventConflict = "NftableLbSvcConflict"
 	// EventBackendSkipped: a Pod has NICs, but none that the gateway reaches.
 	EventBackendSkipped = "NftableLbSvcBackendSkipped"
-	// EventNotServed: nothing of the Service can be served, and the user can change that.
+	// EventNotServed: the Service, or a port of it, cannot be served, and the user can change that.
 	EventNotServed = "NftableLbSvcNotServed"
 	// EventServed: the Service is served, and was not before.
 	EventServed = "NftableLbSvcServed"

@@ -5,6 +5,7 @@ package lbservice
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -212,12 +213,12 @@ func newRule(owner sharenat.Owner, eip string, port uint16, backend string, twea
 			Finalizers:  []string{sharenat.Finalizer},
 		},
 		Spec: kubeovnv1.IptablesDnatRuleSpec{
-			EIP: eip, ExternalPort: fmt.Sprint(port), Protocol: "tcp", Type: sharenat.TypeShare,
-			InternalIP: addr.Addr().String(), InternalPort: fmt.Sprint(addr.Port()),
+			EIP: eip, ExternalPort: strconv.Itoa(int(port)), Protocol: "tcp", Type: sharenat.TypeShare,
+			InternalIP: addr.Addr().String(), InternalPort: strconv.Itoa(int(addr.Port())),
 		},
 	}
 	rule.UID = types.UID("uid-" + rule.Name)
-	rule.Labels[sharenat.ExternalPortLabel] = fmt.Sprint(port)
+	rule.Labels[sharenat.ExternalPortLabel] = strconv.Itoa(int(port))
 	rule.Labels[sharenat.GatewayLabel] = map[string]string{eipA: gwA, eipB: gwB}[eip]
 	rule.Labels[sharenat.EIPAddressLabel] = map[string]string{eipA: eipAddrA, eipB: eipAddrB}[eip]
 	for _, tweak := range tweaks {

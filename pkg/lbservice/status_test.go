@@ -147,17 +147,20 @@ func TestIngress(t *testing.T) {
 		{"nothing to go by", newService(testService), func(*Snapshot) {}, []corev1.LoadBalancerIngress{entry(eipAddrA, vip)}},
 		{
 			"nothing to go by any more", newService(testService, withIngress(entry(eipAddrA, proxy)), withConditions(published(eipAddrA))),
-			func(*Snapshot) {}, []corev1.LoadBalancerIngress{entry(eipAddrA, proxy)},
+			func(*Snapshot) {},
+			[]corev1.LoadBalancerIngress{entry(eipAddrA, proxy)},
 		},
 		{
 			"the mode changes", newService(testService, withIngress(entry(eipAddrA, proxy)), withConditions(published(eipAddrA))),
-			endpoints(inDefault), []corev1.LoadBalancerIngress{entry(eipAddrA, vip)},
+			endpoints(inDefault),
+			[]corev1.LoadBalancerIngress{entry(eipAddrA, vip)},
 		},
 		{"no mode is VIP", newService(testService, withIngress(entry(eipAddrA, nil))), endpoints(inDefault), []corev1.LoadBalancerIngress{entry(eipAddrA, nil)}},
 		{"others' entries stay", newService(testService, withIngress(foreign, host)), endpoints(inDefault), []corev1.LoadBalancerIngress{foreign, host, entry(eipAddrA, vip)}},
 		{
 			"the address changes in its place", newService(testService, withIngress(foreign, entry(eipAddrB, vip), host), withConditions(published(eipAddrB))),
-			endpoints(inDefault), []corev1.LoadBalancerIngress{foreign, entry(eipAddrA, vip), host},
+			endpoints(inDefault),
+			[]corev1.LoadBalancerIngress{foreign, entry(eipAddrA, vip), host},
 		},
 		{"no second entry", newService(testService, withIngress(entry(eipAddrA, vip), entry(eipAddrA, vip))), endpoints(inDefault), []corev1.LoadBalancerIngress{entry(eipAddrA, vip)}},
 		{
