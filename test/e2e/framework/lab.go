@@ -81,7 +81,7 @@ func (c *Cluster) CountIn(ctx context.Context, pod *corev1.Pod, match string) *C
 	GinkgoHelper()
 	counter := &Counter{space: c.Space(ctx, pod), table: fmt.Sprintf("e2e-%d-%d", GinkgoParallelProcess(), counters.Add(1))}
 	RunIn(ctx, counter.space, "nft", fmt.Sprintf(
-		`table ip %s { counter hits { }; chain arriving { type filter hook prerouting priority -400; %s counter name hits } }`,
+		"table ip %s {\ncounter hits { }\nchain arriving {\ntype filter hook prerouting priority -400\n%s counter name hits\n}\n}",
 		counter.table, match))
 	return counter
 }
@@ -132,10 +132,15 @@ func (c *Cluster) StartController(ctx context.Context, args ...string) {
 func (c *Cluster) RestartController(ctx context.Context, args ...string) {
 	GinkgoHelper()
 	if len(args) > 0 {
-		DeferCleanup(c.RestartController, []string{})
+		DeferCleanup(func(ctx context.Context) { c.restartController(ctx) })
 	} else {
 		DeferCleanup(c.EnsureController)
 	}
+	c.restartController(ctx, args...)
+}
+
+func (c *Cluster) restartController(ctx context.Context, args ...string) {
+	GinkgoHelper()
 	err := c.Lab.StopController(ctx)
 	if !errors.Is(err, supervise.ErrNotRunning) {
 		must(err, "stop the controller")
@@ -151,6 +156,14 @@ func (c *Cluster) EnsureController(ctx context.Context) {
 	if !running {
 		c.StartController(ctx)
 	}
+}
+
+// ControllerPath is the executable of the controller that runs.
+func (c *Cluster) ControllerPath() string {
+	GinkgoHelper()
+	spec, err := runningSpec(lab.Controller)
+	must(err, "find the controller")
+	return spec.Path
 }
 
 // Leader is the holder of the controllers' lease.

@@ -44,8 +44,12 @@ func PrintMeasurements(w io.Writer, report Report) {
 	rows := 0
 	for _, spec := range report.SpecReports {
 		for _, entry := range spec.ReportEntries {
-			var m Measured
-			if entry.Name != measurement || json.Unmarshal([]byte(entry.Value.AsJSON), &m) != nil {
+			if entry.Name != measurement {
+				continue
+			}
+			// Of this process it is there as it was; from another one it came as JSON.
+			m, own := entry.Value.GetRawValue().(Measured)
+			if !own && json.Unmarshal([]byte(entry.Value.AsJSON), &m) != nil {
 				continue
 			}
 			if rows == 0 {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 )
@@ -176,4 +177,24 @@ func Address(pod *corev1.Pod, provider string) netip.Addr {
 		return netip.Addr{}
 	}
 	return addr
+}
+
+// PatchRule changes a rule by a merge patch.
+func (s *Scene) PatchRule(ctx context.Context, name, patch string) {
+	GinkgoHelper()
+	_, err := s.KubeOvn.KubeovnV1().IptablesDnatRules().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(err, "patch rule %s", name)
+}
+
+// WaitRule waits until a rule is ready and returns it.
+func (s *Scene) WaitRule(ctx context.Context, name string) *kubeovnv1.IptablesDnatRule {
+	GinkgoHelper()
+	var rule *kubeovnv1.IptablesDnatRule
+	Wait(ctx, func(g Gomega, ctx context.Context) {
+		var err error
+		rule, err = s.KubeOvn.KubeovnV1().IptablesDnatRules().Get(ctx, name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(rule.Status.Ready).To(BeTrue(), "rule %s should be ready: %+v", name, rule.Status.Conditions)
+	}).Should(Succeed())
+	return rule
 }

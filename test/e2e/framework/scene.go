@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -25,6 +26,7 @@ type Scene struct {
 	Name      string
 	Namespace string
 
+	mu     sync.Mutex
 	things []thing
 }
 
@@ -71,6 +73,8 @@ func deletion(client deleter, name string) func(context.Context) error {
 
 // track has an object removed with the scene.
 func (s *Scene) track(what string, remove, check func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.things = append(s.things, thing{what, remove, check})
 }
 
