@@ -106,7 +106,7 @@ type Fabric struct {
 
 // New builds what stands without any API object: the bridges' namespace, the external network, the node's legs. The
 // calling process's network namespace becomes the node's.
-func New(config Config) (*Fabric, error) {
+func New(ctx context.Context, config Config) (*Fabric, error) {
 	config.defaults()
 	f := &Fabric{
 		config: config, clients: map[string]*space{}, routers: map[string]*space{},
@@ -118,7 +118,7 @@ func New(config Config) (*Fabric, error) {
 	if err := f.buildExternal(); err != nil {
 		return nil, err
 	}
-	if err := f.apply(context.Background(), planTopology(config.External.Prefix, nil, nil)); err != nil {
+	if err := f.apply(ctx, planTopology(config.External.Prefix, nil, nil)); err != nil {
 		return nil, err
 	}
 	return f, nil

@@ -3,7 +3,6 @@
 package fabric
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -127,14 +126,14 @@ func (b bed) ask(from, to string) string {
 
 func TestReachability(t *testing.T) {
 	begin := time.Now()
-	f, err := New(Config{})
+	f, err := New(t.Context(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("external network and node: %v", time.Since(begin).Round(time.Millisecond))
 	b := bed{Fabric: f, t: t}
 	begin = time.Now()
-	if err := f.apply(context.Background(), planTopology(f.config.External.Prefix, testSubnets, testVPCs)); err != nil {
+	if err := f.apply(t.Context(), planTopology(f.config.External.Prefix, testSubnets, testVPCs)); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("topology: %v", time.Since(begin).Round(time.Millisecond))

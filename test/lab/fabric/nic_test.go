@@ -18,14 +18,14 @@ import (
 func describe(r Resolution) []string {
 	var lines []string
 	for _, nic := range r.NICs {
-		line := fmt.Sprintf("%s %s %s %v", nic.Provider, nic.Interface, nic.Subnet, nic.Addrs)
+		parts := []string{nic.Provider, nic.Interface, nic.Subnet, fmt.Sprint(nic.Addrs)}
 		if nic.DefaultRoute {
-			line += " default"
+			parts = append(parts, "default")
 		}
 		for _, route := range nic.Routes {
-			line += fmt.Sprintf(" %s>%v", route.Dst, route.Via)
+			parts = append(parts, fmt.Sprintf("%s>%v", route.Dst, route.Via))
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.Join(parts, " "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Waiting)) {
 		lines = append(lines, name+" waits: "+r.Waiting[name])

@@ -4,7 +4,7 @@ package node
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,7 +19,7 @@ import (
 // BenchmarkDeployment measures how long a Deployment takes until all its Pods are ready, and until they are gone.
 func BenchmarkDeployment(b *testing.B) {
 	for _, replicas := range []int32{1, 10, 100, 300} {
-		b.Run(fmt.Sprint(replicas), func(b *testing.B) {
+		b.Run(strconv.Itoa(int(replicas)), func(b *testing.B) {
 			var up, down time.Duration
 			for range b.N {
 				begin := time.Now()

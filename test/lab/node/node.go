@@ -114,7 +114,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err := mountScratch(n.scratch); err != nil {
 		return nil, err
 	}
-	if n.fabric, err = fabric.New(config.Fabric); err != nil {
+	if n.fabric, err = fabric.New(ctx, config.Fabric); err != nil {
 		return nil, fmt.Errorf("build fabric: %w", err)
 	}
 	if err := n.fabric.AddNodeAddress(config.NodeIP); err != nil {

@@ -53,11 +53,7 @@ func (p *prober) check(ctx context.Context, probe *corev1.Probe) error {
 	case probe.HTTPGet != nil:
 		return p.httpGet(ctx, probe.HTTPGet)
 	case probe.TCPSocket != nil:
-		port, err := p.port(probe.TCPSocket.Port)
-		if err != nil {
-			return err
-		}
-		conn, err := p.dial(ctx, "tcp", net.JoinHostPort(p.host(probe.TCPSocket.Host), port))
+		conn, err := p.dial(ctx, "tcp", net.JoinHostPort(p.host(probe.TCPSocket.Host), p.port(probe.TCPSocket.Port)))
 		if err != nil {
 			return err
 		}
@@ -80,28 +76,24 @@ func (p *prober) host(host string) string {
 	return host
 }
 
-func (p *prober) port(port intstr.IntOrString) (string, error) {
+func (p *prober) port(port intstr.IntOrString) string {
 	if port.Type == intstr.Int {
-		return strconv.Itoa(port.IntValue()), nil
+		return strconv.Itoa(port.IntValue())
 	}
 	for _, named := range p.spec.Ports {
 		if named.Name == port.StrVal {
-			return strconv.Itoa(int(named.ContainerPort)), nil
+			return strconv.Itoa(int(named.ContainerPort))
 		}
 	}
-	return port.StrVal, nil
+	return port.StrVal
 }
 
 func (p *prober) httpGet(ctx context.Context, action *corev1.HTTPGetAction) error {
-	port, err := p.port(action.Port)
-	if err != nil {
-		return err
-	}
 	target, err := url.Parse(action.Path)
 	if err != nil {
 		return fmt.Errorf("probe path: %w", err)
 	}
-	target.Scheme, target.Host = "http", net.JoinHostPort(p.host(action.Host), port)
+	target.Scheme, target.Host = "http", net.JoinHostPort(p.host(action.Host), p.port(action.Port))
 	if action.Scheme == corev1.URISchemeHTTPS {
 		target.Scheme = "https"
 	}
