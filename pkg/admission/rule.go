@@ -273,7 +273,7 @@ func discordError(discord sharenat.Discord, rule, peer *kubeovnv1.IptablesDnatRu
 		if theirs.Managed {
 			return field.Invalid(port, spec.ExternalPort, fmt.Sprintf("%s is owned by Service %s", identity, theirs.Owner))
 		}
-		return field.Invalid(port, spec.ExternalPort, fmt.Sprintf("%s is owned by IptablesDnatRule %s, made by hand", identity, peer.Name))
+		return field.Invalid(port, spec.ExternalPort, fmt.Sprintf("%s is owned by IptablesDnatRule %s (made by hand)", identity, peer.Name))
 	case sharenat.DifferentType:
 		if !isType(spec.Type) {
 			return nil

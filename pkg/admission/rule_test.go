@@ -185,7 +185,7 @@ func TestRuleIdentity(t *testing.T) {
 		},
 		{
 			name: "managed beside by hand", req: byController(creating(newRule("r", owned(web)))), cluster: aCluster(byHand),
-			refusals: []string{`spec.externalPort: Invalid value: "80": ` + identity + ` is owned by IptablesDnatRule hand, made by hand`},
+			refusals: []string{`spec.externalPort: Invalid value: "80": ` + identity + ` is owned by IptablesDnatRule hand (made by hand)`},
 			evidence: []Ref{{KindRule, "hand"}},
 		},
 		{

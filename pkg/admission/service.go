@@ -68,7 +68,7 @@ func (d *decision) holder(eip *kubeovnv1.IptablesEIP, svc *corev1.Service, claim
 		}
 		claimed, ok := sharenat.ClaimOfRule(rule)
 		if _, managed, _ := sharenat.OwnerOf(rule.Labels); ok && claimed == claim && !managed && !d.lostLabels(eip, rule, svc) {
-			return "IptablesDnatRule " + rule.Name + ", made by hand"
+			return "IptablesDnatRule " + rule.Name + " (made by hand)"
 		}
 	}
 	for _, other := range byNamespace(d.Services) {
@@ -100,9 +100,9 @@ func (d *decision) lostLabels(eip *kubeovnv1.IptablesEIP, rule *kubeovnv1.Iptabl
 	return false
 }
 
-// claimant tells whether a Service may claim ports of an EIP, and does.
+// claimant tells whether a Service names an EIP, and may.
 func (d *decision) claimant(svc *corev1.Service, eip *kubeovnv1.IptablesEIP) bool {
-	return sharenat.Qualifies(svc) && sharenat.EIPName(svc) == eip.Name && sharenat.Granted(eip, svc.Namespace, d.RequireEIPGrant)
+	return sharenat.EIPName(svc) == eip.Name && sharenat.Granted(eip, svc.Namespace, d.RequireEIPGrant)
 }
 
 func claims(svc *corev1.Service, claim sharenat.Claim) bool {

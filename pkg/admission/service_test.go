@@ -47,7 +47,7 @@ func TestService(t *testing.T) {
 		{name: "granted", req: creating(newService(web, naming("granted"))), cluster: aCluster(newEIP("granted", "203.0.113.30", gwA, granted("billing,shop")))},
 		{
 			name: "a port of a rule made by hand", req: creating(newService(web, ports(tcp(80), tcp(443)))), cluster: aCluster(newRule("hand"), newRule("also")),
-			warnings: []string{"port 80/TCP of IptablesEIP eip-a belongs to IptablesDnatRule also, made by hand"},
+			warnings: []string{"port 80/TCP of IptablesEIP eip-a belongs to IptablesDnatRule also (made by hand)"},
 		},
 		{name: "a rule made by hand is being deleted", req: creating(newService(web)), cluster: aCluster(deleting(newRule("hand")))},
 		{name: "its own rules", req: creating(newService(web)), cluster: aCluster(newRule("lb-web", owned(web)))},
