@@ -219,11 +219,15 @@ function sources(list, line,    s, n, i, keys, vals, out, last) {
 readonly AWK_PLAN='
 function known(k) { return k in index_of }
 
-function new_identity(line, ip, port, proto, input,    i, p) {
+function proto_of(line, ip, port, proto,    p) {
 	p = tolower(proto)
 	if (ipnum(ip) < 0) die(line, "not an IPv4 address", ip)
 	if (!isport(port)) die(line, "not a port (1-65535)", port)
 	if (p != "tcp" && p != "udp") die(line, "protocol is neither tcp nor udp", proto)
+	return p
+}
+function new_identity(line, ip, port, proto,    i, p) {
+	p = proto_of(line, ip, port, proto)
 	i = ++n_ids
 	eip[i] = ip; dport[i] = port; l4[i] = p
 	key[i] = ip " . " p " . " port
@@ -296,14 +300,23 @@ function read_sync(    line, nr, f, n, i, ended, state) {
 			if (!i) die(nr, "backend of no identity", line)
 			if (n == 4 && f[4] != "masquerade") die(nr, "unknown word", f[4])
 			new_backend(i, f[2], f[3], n == 4, nr)
-		} else if (f[1] == "remove" && n == 4) {
+		} else if (f[1] == "remove" && (n == 4 || n == 5)) {
 			if (full) die(nr, "remove in a full state", line)
+			if (n == 5 && f[5] != "keep-tcp") die(nr, "unknown word", f[5])
 			if (i) finish(i, at_line[i])
 			i = new_identity(nr, f[2], f[3], f[4])
 			if (known(key[i])) die(nr, "identity named twice", line)
 			index_of[key[i]] = i
 			removed[i] = 1
+			kept[i] = (n == 5)
 			i = 0
+		} else if (f[1] == "forget" && n == 6) {
+			if (i) finish(i, at_line[i])
+			i = 0
+			f[4] = proto_of(nr, f[2], f[3], f[4])
+			if (ipnum(f[5]) < 0) die(nr, "not an IPv4 address", f[5])
+			if (!isport(f[6])) die(nr, "not a port (1-65535)", f[6])
+			forgotten[++n_forgotten] = "forget " f[4] " " f[2] " " f[3] " " f[5] " " f[6]
 		} else if (line == "end") {
 			if (i) finish(i, at_line[i])
 			ended = 1
@@ -606,7 +619,7 @@ function clear(h,    o, n, j, p) {
 	delete objects[h]
 }
 
-function remove(k, h,    to, f) {
+function remove(k, h, keep,    to, f) {
 	if (("service-ips", k) in verdict) {
 		emit("delete element ip " table " service-ips { " k " }")
 		to = hash_in(verdict["service-ips", k])
@@ -619,7 +632,7 @@ function remove(k, h,    to, f) {
 	if (to != "") clear(to)
 	if (h != "") clear(h)
 	split(k, f, " . ")
-	print "check", f[2], f[1], f[3] > (tmp "/conntrack")
+	if (!keep || f[2] != "tcp") print "check", f[2], f[1], f[3] > (tmp "/conntrack")
 }
 
 BEGIN {
@@ -630,9 +643,10 @@ BEGIN {
 	read_kernel()
 	base()
 	for (i = 1; i <= n_ids; i++) if (!removed[i]) put(i)
-	for (i = 1; i <= n_ids; i++) if (removed[i]) remove(key[i], hash[i])
+	for (i = 1; i <= n_ids; i++) if (removed[i]) remove(key[i], hash[i], kept[i])
+	for (i = 1; i <= n_forgotten; i++) print forgotten[i] > (tmp "/conntrack")
 	if (full) {
-		for (k in there) if (!known(k)) remove(k, "")
+		for (k in there) if (!known(k)) remove(k, "", 0)
 		for (k in masq_there) if (!known(k) && !(k in there))
 			emit("delete element ip " table " masquerade-ips { " k " }")
 		for (h in objects) clear(h)
@@ -732,8 +746,9 @@ retime() {
 
 # drop_connections removes the conntrack entries that $TMP/conntrack condemns: of a
 # UDP identity those that do not go to one of its backends (a backend that left, or a
-# client that began to send before there was one), of a deleted identity all. Entries
-# of TCP connections to living backends are never looked at.
+# client that began to send before there was one), of a deleted identity all, except
+# TCP where it is to be kept, and those to a backend that is to be forgotten. Entries of
+# TCP connections to living backends are never looked at.
 #
 # conntrack reads the whole table for each deletion, so it is listed once, and only
 # what is there is deleted, by (identity, backend).
@@ -744,6 +759,7 @@ BEGIN {
 		split(line, f, " ")
 		id = f[2] " " f[3] " " f[4]
 		if (f[1] == "check") check[id] = 1
+		else if (f[1] == "forget") gone[id " " f[5] " " f[6]] = 1
 		else alive[id " " f[5] " " f[6]] = 1
 	}
 	close(tmp "/conntrack")
@@ -757,8 +773,8 @@ BEGIN {
 			if (p) v[dir, substr(f[i], 1, p - 1)] = substr(f[i], p + 1)
 		}
 		id = f[1] " " v[1, "dst"] " " v[1, "dport"]
-		if (!(id in check)) continue
 		to = v[2, "src"] " " v[2, "sport"]
+		if (!(id in check) && !((id " " to) in gone)) continue
 		if (((id " " to) in alive) || ((id " " to) in done)) continue
 		done[id " " to] = 1
 		printf "-D -p %s --orig-dst %s --orig-port-dst %s --reply-src %s --reply-port-src %s\n", \
@@ -772,7 +788,7 @@ drop_connections() {
 	[[ ! -r /proc/sys/net/netfilter/nf_conntrack_count ]] || read -r count </proc/sys/net/netfilter/nf_conntrack_count
 	((count > 0)) || return 0
 	# One identity, or one EIP: conntrack itself leaves out the rest.
-	read -r -a args < <(awk '$1 == "check" { p[$2]; e[$3] } END { for (x in p) { n++; P = x } for (x in e) { m++; E = x }
+	read -r -a args < <(awk '$1 != "alive" { p[$2]; e[$3] } END { for (x in p) { n++; P = x } for (x in e) { m++; E = x }
 		if (n == 1) printf "-p %s ", P; if (m == 1) printf "--orig-dst %s", E; print "" }' "$TMP/conntrack") || true
 	conntrack -L -f ipv4 "${args[@]}" >"$TMP/connections" 2>"$TMP/error" ||
 		fail "state applied, but conntrack cannot list: $(head -c 500 "$TMP/error")"
@@ -1210,6 +1226,7 @@ verb_eip_add() {
 	ip -batch "$TMP/batch" >/dev/null 2>"$TMP/error" || fail "ip refused: $(head -c 500 "$TMP/error")"
 	iptables_want nat
 	exec 9>&-
+	trap - HUP INT TERM PIPE # arping would inherit that it is not to be ended
 	# Tell the neighbours. arping sends at once and then waits a second for answers
 	# that never come to an announcement.
 	while read -r ip cidr; do
