@@ -41,7 +41,7 @@ func (h Holder) String() string {
 }
 
 // ownership answers who has which port of one EIP. It is derived from what claims it, never from who wrote first: a FIP has the
-// whole EIP, then come rules made by hand, then the Service that is first by namespace and name.
+// whole EIP, then come rules made by hand, then the Service whose namespace/name is the smallest.
 type ownership struct {
 	fip      string
 	rules    map[Claim]string

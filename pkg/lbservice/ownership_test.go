@@ -38,7 +38,7 @@ func TestOwnership(t *testing.T) {
 		{"a later Service", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("ns/x")) }, service, false},
 		{"an earlier Service", func(s *Snapshot) { s.Claimants = append(s.Claimants, before) }, "Service ns/a", false},
 		{"an earlier namespace", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("a/z")) }, "Service a/z", false},
-		{"namespaces are compared first", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("ns-1/a")) }, service, false},
+		{"the strings namespace/name are compared, not their parts", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("ns-1/a")) }, "Service ns-1/a", false},
 		{"an earlier Service on another port", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("ns/a", withPorts(tcpPort("", 81)))) }, service, false},
 		{
 			"an earlier Service on another protocol", func(s *Snapshot) {

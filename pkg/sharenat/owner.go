@@ -18,9 +18,9 @@ type Owner struct {
 // String gives "namespace/name".
 func (o Owner) String() string { return o.Namespace + "/" + o.Name }
 
-// Compare orders owners by namespace, then name; the smallest that claims an identity owns it.
+// Compare orders owners as the strings "namespace/name", so that "a-b/x" comes before "a/y"; the smallest that claims an identity owns it.
 func (o Owner) Compare(other Owner) int {
-	return cmp.Or(cmp.Compare(o.Namespace, other.Namespace), cmp.Compare(o.Name, other.Name))
+	return cmp.Compare(o.String(), other.String())
 }
 
 // Labels gives the labels by which a rule names its owner.

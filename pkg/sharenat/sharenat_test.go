@@ -72,6 +72,15 @@ func TestOwnerOf(t *testing.T) {
 	}
 }
 
+// The order is that of the strings, not of the parts: whoever computes it from a key must come to the same winner.
+func TestOwnerOrder(t *testing.T) {
+	want := []Owner{{"a-b", "x"}, {"a", "x"}, {"a", "y"}, {"b", "a"}}
+	got := slices.SortedFunc(slices.Values([]Owner{want[3], want[1], want[0], want[2]}), Owner.Compare)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestParseRule(t *testing.T) {
 	newRule := func(tweaks ...func(*kubeovnv1.IptablesDnatRule)) *kubeovnv1.IptablesDnatRule {
 		r := &kubeovnv1.IptablesDnatRule{

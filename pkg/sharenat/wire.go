@@ -4,6 +4,7 @@ package sharenat
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -27,15 +28,40 @@ const (
 // EncodeFull gives the standard input of SyncVerb that makes the gateway hold these shares and no others.
 // Every share must be canonical (Normalize) and valid.
 func EncodeFull(shares []Share) ([]byte, error) {
-	return encode("full", shares, nil)
+	return encode("full", Delta{Set: shares})
 }
 
 // EncodeDelta gives the standard input of SyncVerb that writes the shares of set, removes the identities of remove and leaves the rest alone.
 func EncodeDelta(set []Share, remove []Identity) ([]byte, error) {
-	return encode("delta", set, remove)
+	return Delta{Set: set, Remove: remove}.Encode()
 }
 
-func encode(mode string, set []Share, remove []Identity) ([]byte, error) {
+// Connections are those of an identity to one backend.
+type Connections struct {
+	Identity
+	Backend netip.AddrPort
+}
+
+// Compare orders by identity, then by backend.
+func (c Connections) Compare(other Connections) int {
+	return cmp.Or(c.Identity.Compare(other.Identity), c.Backend.Compare(other.Backend))
+}
+
+// Delta is a change of some identities.
+type Delta struct {
+	Set    []Share
+	Remove []Identity
+	// Keep says of which of the removed identities the TCP connections stay.
+	Keep map[Identity]bool
+	// Forget has connections end that lead to what is no backend any more.
+	Forget []Connections
+}
+
+// Encode gives the standard input of SyncVerb.
+func (d Delta) Encode() ([]byte, error) { return encode("delta", d) }
+
+func encode(mode string, d Delta) ([]byte, error) {
+	set, remove := d.Set, d.Remove
 	seen := make(map[Identity]struct{}, len(set)+len(remove))
 	once := func(id Identity) error {
 		if _, dup := seen[id]; dup {
@@ -57,7 +83,17 @@ func encode(mode string, set []Share, remove []Identity) ([]byte, error) {
 			return nil, err
 		}
 		out = append(out, "remove "...)
-		out = append(id.appendFields(out), '\n')
+		out = id.appendFields(out)
+		if d.Keep[id] {
+			out = append(out, " keep-tcp"...)
+		}
+		out = append(out, '\n')
+	}
+	for _, c := range d.Forget {
+		out = append(out, "forget "...)
+		out = append(c.appendFields(out), ' ')
+		out = append(c.Backend.Addr().AppendTo(out), ' ')
+		out = append(strconv.AppendUint(out, uint64(c.Backend.Port()), 10), '\n')
 	}
 	return append(out, trailer+"\n"...), nil
 }
