@@ -101,6 +101,8 @@ type State struct {
 
 	eips   map[string]SnapshotEIP
 	groups map[GroupKey]*group
+	// leaving are the groups with rules that are being deleted.
+	leaving map[GroupKey]*group
 }
 
 // group is the rules of one identity, by name, and what is decided about each.
@@ -139,6 +141,7 @@ func Desired(in Snapshot, previous *State) *State {
 		Users:      map[string]int{},
 		eips:       map[string]SnapshotEIP{},
 		groups:     map[GroupKey]*group{},
+		leaving:    map[GroupKey]*group{},
 	}
 	if in.Partial {
 		s = previous.clone()
@@ -167,7 +170,7 @@ func Desired(in Snapshot, previous *State) *State {
 func (s *State) clone() *State {
 	next := *s
 	next.Shares, next.Exclusives = maps.Clone(s.Shares), maps.Clone(s.Exclusives)
-	next.Users, next.groups = maps.Clone(s.Users), maps.Clone(s.groups)
+	next.Users, next.groups, next.leaving = maps.Clone(s.Users), maps.Clone(s.groups), maps.Clone(s.leaving)
 	return &next
 }
 
@@ -186,12 +189,16 @@ func (s *State) replace(key GroupKey, g *group) {
 			delete(s.Exclusives, old.id)
 		}
 		delete(s.groups, key)
+		delete(s.leaving, key)
 	}
 	if g == nil {
 		return
 	}
 	s.groups[key] = g
 	s.count(key, g, 1)
+	if slices.ContainsFunc(g.verdicts, func(v *Verdict) bool { return v.Outcome == Deleting }) {
+		s.leaving[key] = g
+	}
 	if g.share != nil {
 		s.Shares[g.id] = g.share
 	}

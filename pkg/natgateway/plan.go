@@ -140,6 +140,9 @@ type Action struct {
 	Full   bool
 	Set    []*DesiredShare
 	Remove []sharenat.Identity
+	// Keep says of which of the removed identities the TCP connections stay, Forget which connections end.
+	Keep   map[sharenat.Identity]bool
+	Forget []sharenat.Connections
 
 	// identities of the verbs that carry them as arguments.
 	identities []sharenat.Identity
@@ -323,7 +326,7 @@ func (a *Action) stdin() ([]byte, error) {
 	if a.Full {
 		return sharenat.EncodeFull(shares)
 	}
-	return sharenat.EncodeDelta(shares, a.Remove)
+	return sharenat.Delta{Set: shares, Remove: a.Remove, Keep: a.Keep, Forget: a.Forget}.Encode()
 }
 
 func legacyAdd(set []*DesiredShare) []Action {

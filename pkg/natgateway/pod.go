@@ -33,6 +33,7 @@ type programStore struct {
 type program struct {
 	mu         sync.Mutex
 	containers int // that were seen running in the pod
+	leavers    leavers
 	knowledge
 }
 
@@ -203,7 +204,7 @@ func (s *session) run(ctx context.Context, list bool) error {
 		}
 	}
 	var errs []error
-	for _, action := range Plan(s.want, s.p.content) {
+	for _, action := range s.heed(Plan(s.want, s.p.content)) {
 		err := s.do(ctx, &action)
 		if err == nil {
 			continue
@@ -281,6 +282,7 @@ func (s *session) perform(ctx context.Context, a *Action, call Call) error {
 			return
 		}
 		a.Apply(p.content)
+		p.leavers.done(a)
 		for _, share := range a.Set {
 			delete(p.rejected, share.Identity)
 		}
@@ -296,7 +298,7 @@ func (s *session) isolate(ctx context.Context, a *Action, first error) error {
 		remove = s.unwanted()
 	}
 	if len(remove) > 0 {
-		if err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Remove: remove}); err != nil {
+		if err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Remove: remove, Keep: a.Keep, Forget: a.Forget}); err != nil {
 			return err
 		}
 	}

@@ -251,6 +251,17 @@ func (c *Controller) routes(gw *kubeovnv1.VpcNatGateway) []sharenat.Route {
 	return planGatewayRoutes(gw, home, inside, externalSubnetsOf(gw))
 }
 
+// gatewayVPC is the VPC of a gateway's backends.
+func (c *Controller) gatewayVPC(gw *kubeovnv1.VpcNatGateway) string {
+	if gw.Spec.Vpc != "" {
+		return gw.Spec.Vpc
+	}
+	if home, err := c.subnetLister.Get(gw.Spec.Subnet); err == nil {
+		return vpcOf(home)
+	}
+	return sharenat.DefaultVPC
+}
+
 func vpcOf(subnet *kubeovnv1.Subnet) string {
 	if subnet.Spec.Vpc == "" {
 		return sharenat.DefaultVPC

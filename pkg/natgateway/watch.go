@@ -24,6 +24,7 @@ import (
 const (
 	podsByGateway = "natgateway.gateway"
 	podsBySwitch  = "natgateway.switch"
+	podsByAddress = "natgateway.address"
 	byGateway     = "natgateway.gateway"
 	byEIP         = "natgateway.eip"
 	byGroup       = "natgateway.group"
@@ -100,7 +101,7 @@ func (c *Controller) watch() error {
 	c.gatewayLister, c.subnetLister, c.vpcLister = gateways.Lister(), subnets.Lister(), vpcs.Lister()
 
 	return errors.Join(
-		register(c, pods.Informer(), cache.Indexers{podsByGateway: index(gatewayOfPod), podsBySwitch: index(switchesOfPod)}, handler[*corev1.Pod](c.onPod)),
+		register(c, pods.Informer(), cache.Indexers{podsByGateway: index(gatewayOfPod), podsBySwitch: index(switchesOfPod), podsByAddress: index(addressesOfPod)}, handler[*corev1.Pod](c.onPod)),
 		register(c, gateways.Informer(), nil, handler[*kubeovnv1.VpcNatGateway](c.onGateway)),
 		register(c, eips.Informer(), cache.Indexers{
 			byGateway: index(func(e *kubeovnv1.IptablesEIP) []string { return []string{e.Spec.NatGwDp} }),
@@ -190,6 +191,9 @@ func externalSubnetOf(eip *kubeovnv1.IptablesEIP) string {
 }
 
 func (c *Controller) onPod(old, obj *corev1.Pod) {
+	if old != nil && (obj == nil || obj.UID != old.UID || ended(obj)) && !ended(old) {
+		c.onAddressesLeft(addressesOfPod(old))
+	}
 	for _, pod := range []*corev1.Pod{old, obj} {
 		if pod == nil {
 			continue
