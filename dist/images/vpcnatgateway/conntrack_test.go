@@ -115,6 +115,58 @@ func TestUDPStartedBeforeTheFirstBackend(t *testing.T) {
 	}
 }
 
+// alive tells whether a connection still carries data both ways.
+func alive(c net.Conn, wait time.Duration) bool {
+	_ = c.SetDeadline(time.Now().Add(wait))
+	if _, err := c.Write([]byte("echo\n")); err != nil {
+		return false
+	}
+	text, _, err := answer(c)
+	return err == nil && strings.HasPrefix(text, "echo")
+}
+
+// A removal that keeps TCP cuts no connection, until the backend is forgotten; that cuts those to it and no others.
+func TestKeptUntilForgotten(t *testing.T) {
+	n := newNetwork(t, "p1", "p2")
+	open := func(port int) net.Conn {
+		t.Helper()
+		c, _, _, err := dial(n.ext, "203.0.113.101", port, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	n.set(share("tcp:80", p1), share("tcp:81", p1), share("udp:80", p1))
+	kept, other := open(80), open(81)
+	talk := n.talk("203.0.113.101", 80)
+	if pod := talk.ask(patience); pod != "p1" {
+		t.Fatalf("%q", pod)
+	}
+	n.run(delta("remove "+eip+" 80 tcp keep-tcp", "remove "+eip+" 80 udp keep-tcp"), "nft-dnat-map-sync")
+	n.unanswered(n.ext, "203.0.113.102", 80)
+	if !alive(kept, patience) {
+		t.Error("a connection that was to be kept was cut")
+	}
+	if n.conntrack("src=10.1.0.11 dst=203.0.113.101 sport=8080") != 2 {
+		t.Error("not the two TCP connections that stay, or UDP was kept too")
+	}
+	// It comes back with another backend, and the first one is forgotten.
+	n.set(share("tcp:80", p2))
+	n.run(delta("forget "+eip+" 80 tcp 10.1.0.12 8081"), "nft-dnat-map-sync")
+	if !alive(kept, patience) {
+		t.Error("forgetting another backend cut the connection")
+	}
+	fresh := open(80)
+	n.run(delta("forget "+eip+" 80 TCP "+strings.ReplaceAll(p1, ":", " ")), "nft-dnat-map-sync")
+	if alive(kept, impatience) {
+		t.Error("a connection to a forgotten backend lives")
+	}
+	if !alive(fresh, patience) || !alive(other, patience) {
+		t.Error("others were cut")
+	}
+}
+
 func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
 	n := newNetwork(t, "p1", "p2")
 	n.set(share("tcp:80", p1), share("tcp:81", p1))
@@ -128,14 +180,6 @@ func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	alive := func(c net.Conn, wait time.Duration) bool {
-		_ = c.SetDeadline(time.Now().Add(wait))
-		if _, err := c.Write([]byte("echo\n")); err != nil {
-			return false
-		}
-		text, _, err := answer(c)
-		return err == nil && strings.HasPrefix(text, "echo")
-	}
 	// The backend leaves the identity, as a terminating Pod does: its connections stay.
 	n.set(share("tcp:80", p2))
 	n.full(share("tcp:80", p2), share("tcp:81", p1))

@@ -177,7 +177,7 @@ func (g *gateway) nft(script string) {
 // state is all that a call could change, for comparing before and after.
 func (g *gateway) state() string {
 	g.t.Helper()
-	return g.must("bash", "-c", "nft list ruleset 2>/dev/null; iptables-save | grep -v '^#'; ip -4 addr; ip route; ls -A /dev/shm")
+	return g.must("bash", "-c", "nft -s list ruleset 2>/dev/null; iptables-save | grep -v '^#'; ip -4 addr; ip route; ls -A /dev/shm")
 }
 
 func (g *gateway) listing() *sharenat.Listing {
