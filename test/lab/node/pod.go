@@ -404,10 +404,10 @@ func (w *worker) runContainers(ctx context.Context) bool {
 		}
 		w.supervise(ctx, c, true)
 		w.mu.Lock()
-		ok := c.succeeded()
+		ok, done := c.succeeded(), c.done
 		w.mu.Unlock()
 		if !ok {
-			return ctx.Err() == nil && c.done
+			return ctx.Err() == nil && done
 		}
 	}
 	w.mu.Lock()
