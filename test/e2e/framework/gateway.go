@@ -4,6 +4,7 @@ package framework
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -103,11 +104,44 @@ func holding(digest string, backends int) string {
 	return fmt.Sprintf("%s, %d backends", digest, backends)
 }
 
-// Ruleset is all that nft has in a gateway pod. What differs between two looks without anybody having changed a thing, such
-// as counters and handles, is not in it.
-func (c *Cluster) Ruleset(ctx context.Context, pod *corev1.Pod) string {
+// Ruleset is all that nft has in a gateway pod, a line an object. What differs between two looks without anybody having
+// changed a thing is not in it: counters, what is left of timeouts, and the order of a set's elements.
+func (c *Cluster) Ruleset(ctx context.Context, pod *corev1.Pod) []string {
 	GinkgoHelper()
-	text, err := c.Exec(ctx, pod, nil, "nft", "-s", "list", "ruleset")
+	text, err := c.Exec(ctx, pod, nil, "nft", "-j", "list", "ruleset")
 	must(err, "list the ruleset of %s", pod.Name)
-	return text
+	var ruleset struct{ Nftables []any }
+	must(json.Unmarshal([]byte(text), &ruleset), "read the ruleset of %s", pod.Name)
+	var lines []string
+	for _, object := range ruleset.Nftables {
+		lines = append(lines, toJSON(steady(object)))
+	}
+	return lines
+}
+
+// steady takes out of a ruleset what changes by itself.
+func steady(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, key := range []string{"packets", "bytes", "expires"} {
+			delete(v, key)
+		}
+		for key, item := range v {
+			v[key] = steady(item)
+			if elements, ok := v[key].([]any); ok && key == "elem" {
+				slices.SortFunc(elements, func(a, b any) int { return strings.Compare(toJSON(a), toJSON(b)) })
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = steady(v[i])
+		}
+	}
+	return value
+}
+
+func toJSON(value any) string {
+	text, err := json.Marshal(value)
+	must(err, "encode what was decoded")
+	return string(text)
 }

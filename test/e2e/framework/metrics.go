@@ -91,6 +91,14 @@ func (c *Cluster) ControllerMetrics(ctx context.Context) ([]Metrics, error) {
 	return all, nil
 }
 
+// StartTime is when the lab's controller was started, in seconds since 1970.
+func (c *Cluster) StartTime(ctx context.Context) float64 {
+	GinkgoHelper()
+	metrics, err := metricsAt(ctx, lab.ControllerPort)
+	must(err, "read the controller's metrics")
+	return metrics.Sum("process_start_time_seconds", nil)
+}
+
 // Calls counts the runs of nat-gateway.sh in a gateway, by verb.
 type Calls map[string]int
 
