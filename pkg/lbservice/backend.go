@@ -37,6 +37,8 @@ type endpoints struct {
 	skipped []Skip
 	// waiting counts the endpoints that are no backends yet.
 	waiting int
+	// strays are the Subnets, sorted, of backends that have no way back to the gateway's address.
+	strays []string
 	// nodes says whether kube-proxy on the nodes can deliver to any of them.
 	nodes reach
 }
@@ -66,9 +68,14 @@ func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 				out.waiting++
 			case ep.addr.IsValid():
 				out.usable = append(out.usable, ep)
+				if decision.stray != "" {
+					out.strays = append(out.strays, decision.stray)
+				}
 			}
 		}
 	}
+	slices.Sort(out.strays)
+	out.strays = slices.Compact(out.strays)
 	for _, skip := range skipped {
 		out.skipped = append(out.skipped, skip)
 	}
@@ -94,6 +101,8 @@ type decision struct {
 	skip  *Skip
 	wait  bool
 	nodes reach
+	// stray is the Subnet of a NIC from which answers to the gateway's address leave by another one.
+	stray string
 }
 
 func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discoveryv1.Endpoint, vpc string) (endpoint, decision) {
@@ -104,7 +113,7 @@ func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discover
 		ports:    slice.Ports,
 	}
 	if in.TargetRef == nil || in.TargetRef.Kind != "Pod" {
-		ep.addr = ownAddress(slice, in)
+		ep.addr, ep.masquerade = ownAddress(slice, in), s.Gateway.Spec.Replicas > 1
 		return ep, decision{nodes: reachable}
 	}
 	pod, ok := s.Pods[in.TargetRef.Name]
@@ -115,9 +124,14 @@ func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discover
 	nic, choice := pod.chooseNIC(vpc, s.SubnetVPCs)
 	switch choice {
 	case nicFound:
-		ep.addr, ep.masquerade = nic.IPv4, !nic.DefaultRoute
+		ep.addr = nic.IPv4
+		// Of several gateway pods, answers would reach any; only the one that has the connection can take them.
+		ep.masquerade = !nic.DefaultRoute || s.Gateway.Spec.Replicas > 1
+		if home := s.Gateway.Spec.Subnet; !nic.DefaultRoute && !nic.Routed && home != "" && nic.Subnet != home {
+			d.stray = nic.Subnet
+		}
 	case nicNone:
-		ep.addr = ownAddress(slice, in)
+		ep.addr, ep.masquerade = ownAddress(slice, in), s.Gateway.Spec.Replicas > 1
 	case nicNotYet:
 		d.wait = true
 	case nicElsewhere:

@@ -4,6 +4,7 @@ package lbservice
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -155,6 +156,9 @@ func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOut
 func addRules(s *Snapshot, owned *ownership, out *Outcome) {
 	eps := resolveEndpoints(s, s.gatewayVPC())
 	out.Skipped, out.Waiting, out.nodes = eps.skipped, eps.waiting, eps.nodes
+	for _, subnet := range eps.strays {
+		out.Notes = append(out.Notes, Note{Type: corev1.EventTypeWarning, Text: fmt.Sprintf(msgNoWayBack, subnet, s.Gateway.Name, s.Gateway.Spec.Subnet)})
+	}
 	sources, restricted := sourceRanges(s.Service)
 	if out.Denied = restricted && len(sources) == 0; out.Denied {
 		return
@@ -224,7 +228,8 @@ func (t *template) rule(claim Claim, backend sharenat.Backend) Rule {
 }
 
 // decideSourceIP: the Service's word counts; without one, a backend whose NIC does not carry its default route needs the
-// gateway's address, or its answers leave by the other NIC and the client never sees them.
+// gateway's address, or its answers leave by the other NIC and the client never sees them. So does every backend of a gateway of
+// several pods, or its answers reach a pod that does not know the connection.
 func (t *template) decideSourceIP(masquerade bool) string {
 	switch {
 	case t.sourceIP != sharenat.SourceIPAuto:

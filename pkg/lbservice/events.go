@@ -78,5 +78,7 @@ const (
 	msgExternalLocal = "externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgInternalLocal = "internalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgSourceRanges  = "the gateway lets in clients of %s only"
-	msgBadOverride   = "annotation %s=%q is not auto, preserve or masquerade, and counts as auto"
+	msgNoWayBack     = "Pods with their default route elsewhere and a NIC in Subnet %s may have no way back to VpcNatGateway %s in Subnet %s: " +
+		"give them a route to it by that NIC, or attach them to the gateway's Subnet"
+	msgBadOverride = "annotation %s=%q is not auto, preserve or masquerade, and counts as auto"
 )

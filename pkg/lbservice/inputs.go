@@ -294,7 +294,8 @@ func eipInputsOf(eip *kubeovnv1.IptablesEIP) eipInputs {
 }
 
 func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {
-	if before != nil && after != nil && before.Spec.Vpc == after.Spec.Vpc && before.Status.Ready == after.Status.Ready {
+	if before != nil && after != nil && before.Spec.Vpc == after.Spec.Vpc && before.Spec.Subnet == after.Spec.Subnet &&
+		before.Spec.Replicas == after.Spec.Replicas && before.Status.Ready == after.Status.Ready {
 		return
 	}
 	for _, eip := range byIndex[kubeovnv1.IptablesEIP](c.in.eips, eipsByGateway, nameOf(before, after)) {

@@ -21,6 +21,7 @@ const (
 	ipAddressSuffix     = ".kubernetes.io/ip_address"
 	allocatedSuffix     = ".kubernetes.io/allocated"
 	defaultRouteSuffix  = ".kubernetes.io/default_route"
+	routesSuffix        = ".kubernetes.io/routes"
 
 	networksAnnotation       = "k8s.v1.cni.cncf.io/networks"
 	defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
@@ -42,6 +43,8 @@ type NIC struct {
 	Primary bool
 	// DefaultRoute: the Pod's answers leave by this NIC.
 	DefaultRoute bool
+	// Routed: the Pod was given routes by this NIC.
+	Routed bool
 }
 
 // Pod is what a backend decision needs to know of a Pod.
@@ -81,6 +84,7 @@ func parseNIC(pod *corev1.Pod, provider string, primary bool) NIC {
 		Provider: provider,
 		Primary:  primary,
 		Subnet:   pod.Annotations[provider+logicalSwitchSuffix],
+		Routed:   strings.TrimSpace(pod.Annotations[provider+routesSuffix]) != "",
 	}
 	addresses := pod.Annotations[provider+ipAddressSuffix]
 	// An address can be asked for by annotation before it is allocated.

@@ -197,10 +197,11 @@ func DecideStatus(s *Snapshot, o *Outcome, now metav1.Time) (*corev1.ServiceStat
 		removeConditions(&status.Conditions, ConditionIngress)
 	}
 	v := judge(s, o)
+	events := eventsOf(s, o, v)
 	v.message = v.full(s, o)
 	setCondition(s, status, now, ConditionReady, v)
 	setPortsError(s, o, status, now)
-	return status, eventsOf(s, o, v)
+	return status, events
 }
 
 // publishedAddress is the address that was published here, "" when none is.
@@ -336,10 +337,12 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 	}
 	same := before != nil && before.Status == v.status && before.Reason == v.reason
 	switch v.reason {
-	case ReasonEIPNotFound, ReasonEIPIPv6Only, ReasonNotGranted, ReasonGatewayNotFound, ReasonProtocolNotSupported, ReasonNoClientAllowed:
-		out = append(out, Event{corev1.EventTypeWarning, EventNotServed, actionServe, v.message, v.message, same && before.Message == v.message})
+	case ReasonProgramming, ReasonPortConflict:
+		// The one passes by itself, the other has been told for each port.
 	case ReasonProgrammed:
 		out = append(out, Event{corev1.EventTypeNormal, EventServed, actionServe, v.message, EventServed, same})
+	default:
+		out = append(out, Event{corev1.EventTypeWarning, EventNotServed, actionServe, v.message, v.message, same && strings.Contains(said, v.message)})
 	}
 	return out
 }

@@ -301,6 +301,7 @@ func TestEvents(t *testing.T) {
 		}},
 		{"skipped backend", newService(testService), skipped, []string{
 			"Warning NftableLbSvcBackendSkipped Pod far is no backend: it has no NIC with an IPv4 address in VPC vpc-a; attach one, or deselect the Pod",
+			"Warning NftableLbSvcNotServed no backend for 80/TCP: no endpoint is ready with an address in VPC vpc-a",
 		}},
 		{"local policy", newService(testService, func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }), withBackend, []string{
 			"Warning NftableLbSvcNote externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic",
@@ -312,6 +313,20 @@ func TestEvents(t *testing.T) {
 			"Normal NftableLbSvcServed served at 203.0.113.10 by VpcNatGateway gw-a",
 		}},
 		{"on the way", newService(testService), withBackend, nil},
+		{"no backend", newService(testService), func(*Snapshot) {}, []string{
+			"Warning NftableLbSvcNotServed no backend for 80/TCP: no endpoint is ready with an address in VPC vpc-a",
+		}},
+		{"EIP not ready", newService(testService), func(s *Snapshot) { s.EIP = newEIP(eipA, "", gwA) }, []string{
+			"Warning NftableLbSvcNotServed IptablesEIP eip-a is not ready: it has no address in a gateway yet",
+		}},
+		{"gateway not ready", newService(testService), all(withBackend, func(s *Snapshot) { s.Gateway.Status.Ready = false }), []string{
+			"Warning NftableLbSvcNotServed VpcNatGateway gw-a is not ready: its pods do not hold the Service's rules yet",
+		}},
+		{"no way back", newService(testService), all(strayBackend(), withOwnRules(newRule(testOwner, eipA, 80, "10.1.0.4:8080", ready))), []string{
+			"Warning NftableLbSvcNote Pods with their default route elsewhere and a NIC in Subnet sub-a may have no way back to VpcNatGateway gw-a in Subnet sub-a2: " +
+				"give them a route to it by that NIC, or attach them to the gateway's Subnet",
+			"Normal NftableLbSvcServed served at 203.0.113.10 by VpcNatGateway gw-a",
+		}},
 		{"leaves", newService(testService, withEIP("")), conflict, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -332,6 +347,55 @@ func TestEvents(t *testing.T) {
 			_, events = decide(s)
 			if again := render(newTold().fresh(testOwner, events, true)); len(again) > 0 {
 				t.Errorf("told again: %v", again)
+			}
+		})
+	}
+}
+
+// strayBackend is a Pod whose second NIC, without its default route, is not in the gateway's Subnet.
+func strayBackend(tweaks ...func(*corev1.Pod)) func(*Snapshot) {
+	return func(s *Snapshot) {
+		pod := newDualPod("web-0", "10.16.0.4", "10.1.0.4", tweaks...)
+		withPods(pod)(s)
+		withSlices(newSlice("web-x", testService, unnamed8080, endpointOf(pod)))(s)
+		s.Gateway.Spec.Subnet = "sub-a2"
+	}
+}
+
+// A gateway of several pods: only the pod that has a connection can take its answers.
+func TestSourceIPOfSeveralGatewayPods(t *testing.T) {
+	several := func(s *Snapshot) { s.Gateway.Spec.Replicas = 3 }
+	for _, tc := range []struct {
+		name string
+		svc  *corev1.Service
+		want string
+	}{
+		{"auto", newService(testService), sharenat.SourceIPMasquerade},
+		{"the user's word counts", newService(testService, withAnnotation(sharenat.SourceIPAnnotation, "preserve")), sharenat.SourceIPPreserve},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rules := Desired(newSnapshot(tc.svc, withBackend, several)).Rules
+			if len(rules) != 1 || rules[0].Annotations[sharenat.SourceIPAnnotation] != tc.want {
+				t.Errorf("rules: %+v", rules)
+			}
+		})
+	}
+}
+
+func TestNoWayBack(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		tweak func(*Snapshot)
+		want  int
+	}{
+		{"another Subnet", strayBackend(), 1},
+		{"the gateway's Subnet", all(strayBackend(), func(s *Snapshot) { s.Gateway.Spec.Subnet = "sub-a" }), 0},
+		{"with routes", strayBackend(withPodAnnotation("net-a.ns.ovn"+routesSuffix, `[{"dst":"10.1.1.0/24","gw":"10.1.0.1"}]`)), 0},
+		{"with the default route", strayBackend(withPodAnnotation("net-a.ns.ovn"+defaultRouteSuffix, "true")), 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if out := Desired(newSnapshot(newService(testService), tc.tweak)); len(out.Notes) != tc.want || len(out.Rules) != 1 {
+				t.Errorf("notes %v, %d rules", out.Notes, len(out.Rules))
 			}
 		})
 	}
