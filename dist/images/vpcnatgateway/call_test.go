@@ -391,6 +391,8 @@ func TestLeavesNothingBehind(t *testing.T) {
 	g := newGateway(t)
 	g.run("", "init")
 	g.set(share("tcp:80", p1))
+	shell(t, "mkdir -p /dev/shm/nat-gateway.1.2/hash && touch -d '1 hour ago' /dev/shm/nat-gateway.1.2") // of a call that was killed
+	g.run("", "init")
 	_, _ = g.try("nonsense", "nft-dnat-map-sync")
 	_, _ = g.try("", "nft-dnat-map-add", "x")
 	for _, dir := range []string{"/dev/shm", "/tmp"} {

@@ -1132,6 +1132,9 @@ verb_init() {
 	fi
 	make_room
 	take_lock
+	# A call that was killed leaves its room behind, and the pod's /dev/shm outlives its
+	# container. No call lasts as long as this.
+	find "${TMP%/*}" -maxdepth 1 -name 'nat-gateway.*' -type d -mmin +10 -exec rm -rf -- {} + 2>/dev/null || true
 	iptables_have nat
 	{
 		printf -- '-N %s\n' DNAT_FILTER SNAT_FILTER EXCLUSIVE_DNAT EXCLUSIVE_SNAT SHARED_DNAT SHARED_SNAT HAIRPIN_SNAT
