@@ -33,7 +33,7 @@ unit: ## Run the unit tests (GOTESTFLAGS=-race for the race detector)
 	@hack/unit.sh $(GOTESTFLAGS)
 
 .PHONY: e2e
-e2e: ## Run the end-to-end specs on a lab (ARGS=--ginkgo.focus=… for some of them)
+e2e: ## Run the end-to-end specs on a lab (ARGS=--focus=… for some of them)
 	@hack/e2e.sh $(ARGS)
 
 .PHONY: bench

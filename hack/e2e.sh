@@ -1,24 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the end-to-end specs; arguments go to the test binary. By default on a lab of their own; with E2E_CLUSTER=true on
-# the cluster that KUBECONFIG names, which has to have Kube-OVN and kube-ovn-controller already.
+# Runs the end-to-end specs, several at a time; arguments go to ginkgo. By default on a lab of their own; with
+# E2E_CLUSTER=true on the cluster that KUBECONFIG names, which has to have Kube-OVN and kube-ovn-controller already.
+#
+# E2E_PROCS   how many specs run at a time (default: 3; they wait more than they work)
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 specs=$OUTPUT/e2e.test
 # Compiled before the lab exists: a compiler beside it would only disturb what the specs measure.
-compile() { go -C "$ROOT/test" test -c -o "$specs" ./e2e; }
+compile() {
+  go -C "$ROOT/test" build -o "$OUTPUT/bin/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
+  go -C "$ROOT/test" test -c -o "$specs" ./e2e
+}
 
-ginkgo=(--ginkgo.v)
-[[ -t 1 ]] || ginkgo+=(--ginkgo.no-color)
+ginkgo=("$OUTPUT/bin/ginkgo" -v --procs="${E2E_PROCS:-3}")
+[[ -t 1 ]] || ginkgo+=(--no-color)
 artifacts=$OUTPUT/artifacts/e2e
 
 cd "$ROOT"
+mkdir -p "$OUTPUT/bin"
 rm -rf "$artifacts"
 step "building the specs" compile
 if [[ ${E2E_CLUSTER:-} == true ]]; then
   : "${KUBECONFIG:?names the cluster to run the specs on}"
-  exec "$specs" "${ginkgo[@]}" "$@"
+  exec "${ginkgo[@]}" "$@" "$specs"
 fi
-exec "$ROOT/hack/lab.sh" run --artifacts "$artifacts" -- "$specs" "${ginkgo[@]}" "$@"
+exec "$ROOT/hack/lab.sh" run --artifacts "$artifacts" -- "${ginkgo[@]}" "$@" "$specs"
