@@ -144,6 +144,19 @@ func elect(ctx context.Context, o *options, config *rest.Config, h *health, lead
 type job struct {
 	controller
 	workers int
+	// after, when it is not nil, is closed when the controller may begin.
+	after <-chan struct{}
+}
+
+func (j *job) run(ctx context.Context) error {
+	if j.after != nil {
+		select {
+		case <-j.after:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return j.Run(ctx, j.workers)
 }
 
 // shared is what the controllers have in common: clients, caches, events.
@@ -194,7 +207,7 @@ func serve(ctx context.Context, o *options, config *rest.Config, registry promet
 
 	g, ctx := errgroup.WithContext(ctx)
 	for _, j := range jobs {
-		g.Go(func() error { return j.Run(ctx, j.workers) })
+		g.Go(func() error { return j.run(ctx) })
 	}
 	g.Go(func() error { <-ctx.Done(); return nil }) // with no controller asked for, hold the lease all the same
 	return g.Wait()
@@ -216,7 +229,7 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 		if err != nil {
 			return nil, fmt.Errorf("NAT gateway handler: %w", err)
 		}
-		jobs = append(jobs, job{c, o.gatewayWorkers})
+		jobs = append(jobs, job{controller: c, workers: o.gatewayWorkers})
 	}
 	if o.serveServices() {
 		c, err := lbservice.New(lbservice.Options{
@@ -226,7 +239,11 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 		if err != nil {
 			return nil, fmt.Errorf("load balancer Services: %w", err)
 		}
-		jobs = append(jobs, job{c, o.workers})
+		// Nothing is programmed, and so nothing reported ready, before what went stale meanwhile is on its way out.
+		for i := range jobs {
+			jobs[i].after = c.Swept()
+		}
+		jobs = append(jobs, job{controller: c, workers: o.workers})
 	}
 	return jobs, nil
 }

@@ -72,6 +72,7 @@ type Controller struct {
 	statuses *statuses
 	told     *told
 	now      func() time.Time
+	swept    chan struct{}
 	// eipLocks make the passes over one EIP take turns, so that none decides while another writes.
 	eipLocks [lockStripes]sync.Mutex
 }
@@ -95,6 +96,7 @@ func New(opts Options) (*Controller, error) {
 		metrics:  opts.Metrics,
 		opts:     opts,
 		now:      time.Now,
+		swept:    make(chan struct{}),
 		written:  newWritten(time.Now),
 		statuses: newStatuses(),
 		told:     newTold(),
@@ -140,6 +142,7 @@ func (c *Controller) Run(ctx context.Context, workers int) error {
 	if !cache.WaitFor(ctx, "", c.in.checkers()...) {
 		return fmt.Errorf("wait for informers: %w", context.Cause(ctx))
 	}
+	c.sweep(ctx)
 	logger.Info("Started", "workers", workers)
 	var wg sync.WaitGroup
 	for range max(workers, 1) {

@@ -145,6 +145,33 @@ func TestOrphansAtStart(t *testing.T) {
 	})
 }
 
+// What went stale is deleted before anything is made, whatever Service it is of, and who waits for that is told.
+func TestStaleRulesGoFirst(t *testing.T) {
+	var objects []runtime.Object
+	for i := range 20 {
+		owner := sharenat.Owner{Namespace: testNamespace, Name: fmt.Sprintf("gone-%d", i)}
+		objects = append(objects, newRule(owner, eipA, uint16(1000+i), "10.1.0.4:8080", ready)) //nolint:gosec // small
+	}
+	objects = append(objects, newService(testService), webPod(), webSlice())
+	inCluster(t, plan(objects...), func(cl *cluster) {
+		select {
+		case <-cl.c.Swept():
+		default:
+			t.Error("the sweep has not ended")
+		}
+		writes := cl.writes()
+		cl.wantServed()
+		if len(writes) < 21 {
+			t.Errorf("writes: %q", writes)
+		}
+		for i, write := range writes {
+			if isDelete := strings.HasPrefix(write, "delete"); isDelete != (i < 20) {
+				t.Errorf("write %d is %s", i, write)
+			}
+		}
+	})
+}
+
 func TestRuleDeletedByHand(t *testing.T) {
 	inCluster(t, plan(newService(testService), webPod(), webSlice()), func(cl *cluster) {
 		cl.remove(cl.listRules()[0])
