@@ -70,21 +70,20 @@ func (t Target) String() string {
 	return t.AddrPort.String() + "/" + strings.TrimSuffix(t.Network(), "4")
 }
 
-// OutsideClients are clients of the external network.
+// OutsideClients are clients of the external network. Asked again, they are the same.
 func (s *Scene) OutsideClients(ctx context.Context, count int) []Client {
 	GinkgoHelper()
-	clients := make([]Client, 0, count)
-	for i := range count {
+	for i := len(s.outside); i < count; i++ {
 		if s.Lab != nil {
-			clients = append(clients, &SpaceClient{name: lab.Clients[i], space: fabric.Namespace{Name: lab.Clients[i]}})
+			s.outside = append(s.outside, &SpaceClient{name: lab.Clients[i], space: fabric.Namespace{Name: lab.Clients[i]}})
 			continue
 		}
 		pod := s.Pod(ctx, Workload{Name: "outside" + strconv.Itoa(i+1), Annotations: map[string]string{
 			"k8s.v1.cni.cncf.io/networks": SystemNamespace + "/" + ExternalSubnet,
 		}})
-		clients = append(clients, &podClient{cluster: s.Cluster, pod: pod})
+		s.outside = append(s.outside, &podClient{cluster: s.Cluster, pod: pod})
 	}
-	return clients
+	return s.outside[:count]
 }
 
 // Outside is one client of the external network.

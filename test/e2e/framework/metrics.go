@@ -5,10 +5,12 @@ package framework
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -52,9 +54,12 @@ func parseMetrics(r io.Reader) (Metrics, error) {
 	return families, nil
 }
 
-// metricsAt reads the metrics that a process of the lab serves on a port.
-func metricsAt(ctx context.Context, port int) (Metrics, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+// labMetrics is where the lab's controller serves its metrics.
+var labMetrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", lab.ControllerPort)
+
+// metricsAt reads metrics.
+func metricsAt(ctx context.Context, url string) (Metrics, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -66,15 +71,23 @@ func metricsAt(ctx context.Context, port int) (Metrics, error) {
 	return parseMetrics(response.Body)
 }
 
-// ControllerMetrics are those of kube-ovn-controller, of each of its Pods where it runs in some.
+// ControllerMetrics are those of kube-ovn-controller, of each of its Pods where it runs in some. E2E_METRICS names the URL
+// of one that does not run in a Pod.
 func (c *Cluster) ControllerMetrics(ctx context.Context) ([]Metrics, error) {
+	url := os.Getenv("E2E_METRICS")
 	if c.Lab != nil {
-		metrics, err := metricsAt(ctx, lab.ControllerPort)
+		url = labMetrics
+	}
+	if url != "" {
+		metrics, err := metricsAt(ctx, url)
 		return []Metrics{metrics}, err
 	}
 	pods, err := c.Kube.CoreV1().Pods(SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=kube-ovn-controller"})
 	if err != nil {
 		return nil, err
+	}
+	if len(pods.Items) == 0 {
+		return nil, errors.New("no Pod has the label app=kube-ovn-controller")
 	}
 	var all []Metrics
 	for i := range pods.Items {
@@ -94,7 +107,7 @@ func (c *Cluster) ControllerMetrics(ctx context.Context) ([]Metrics, error) {
 // StartTime is when the lab's controller was started, in seconds since 1970.
 func (c *Cluster) StartTime(ctx context.Context) float64 {
 	GinkgoHelper()
-	metrics, err := metricsAt(ctx, lab.ControllerPort)
+	metrics, err := metricsAt(ctx, labMetrics)
 	must(err, "read the controller's metrics")
 	return metrics.Sum("process_start_time_seconds", nil)
 }

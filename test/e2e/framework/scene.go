@@ -26,6 +26,9 @@ type Scene struct {
 	Name      string
 	Namespace string
 
+	// outside are the clients of the external network so far.
+	outside []Client
+
 	mu     sync.Mutex
 	things []thing
 }
