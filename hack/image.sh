@@ -2,13 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the container images with the first container engine that runs here.
 #
-# IMAGE_REGISTRY and IMAGE_TAG name the results (default: docker.io/kubeovn, dev).
+# IMAGE_REGISTRY, IMAGE_TAG   name the results (default: docker.io/kubeovn, and what git describes)
+# IMAGE_PLATFORMS             builds for several platforms at once, by docker buildx (for example linux/amd64,linux/arm64);
+#                             such a result can only be pushed, which IMAGE_PUSH=true asks for
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+cd "$ROOT"
 registry=${IMAGE_REGISTRY:-docker.io/kubeovn}
-tag=${IMAGE_TAG:-dev}
+version=$(git describe --tags --always --dirty 2>/dev/null || echo dev)
+commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+tag=${IMAGE_TAG:-$version}
+# The time of what is built, not of building it: the same commit gives the same image.
+epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+# The image's name follows the directory, but for the gateway's, which is known by another.
+declare -A names=([vpcnatgateway]=vpc-nat-gateway)
 
 # engine prints the engine that runs here, if any. A docker client alone is none: its daemon has to answer.
 engine() {
@@ -24,8 +34,16 @@ engine() {
 found=$(engine)
 [[ -n $found ]] || die "no container engine runs here (docker, podman or buildah): images cannot be built"
 
-cd "$ROOT"
+build=("$found" build)
+if [[ -n ${IMAGE_PLATFORMS:-} ]]; then
+  [[ $found == docker ]] && docker buildx version >/dev/null 2>&1 || die "IMAGE_PLATFORMS needs docker buildx"
+  build=(docker buildx build --platform "$IMAGE_PLATFORMS")
+  [[ ${IMAGE_PUSH:-} == true ]] && build+=(--push)
+fi
+
 while read -r file; do
-  name=$(basename "$(dirname "$file")")
-  step "building $registry/$name:$tag" "$found" build -t "$registry/$name:$tag" -f "$file" .
+  dir=$(basename "$(dirname "$file")")
+  name=$registry/${names[$dir]:-$dir}:$tag
+  step "building $name" "${build[@]}" -t "$name" -f "$file" \
+    --build-arg "VERSION=$tag" --build-arg "COMMIT=$commit" --build-arg "SOURCE_DATE_EPOCH=$epoch" .
 done < <(find dist/images -name Dockerfile | sort)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
+
+	"github.com/kubeovn/kube-ovn/pkg/version"
 )
 
 func main() {
@@ -20,6 +22,10 @@ func main() {
 		}
 		fmt.Fprintf(os.Stderr, "kube-ovn-controller: %v (see --help)\n", err)
 		os.Exit(2)
+	}
+	if o.version {
+		fmt.Println(version.String(controllerName))
+		return
 	}
 	if err := run(signals.SetupSignalHandler(), o); err != nil {
 		fmt.Fprintf(os.Stderr, "kube-ovn-controller: %v\n", err)

@@ -31,6 +31,7 @@ type options struct {
 	podNamespace      string
 	leaderElection    config.LeaderElectionConfiguration
 	logging           *logsapi.LoggingConfiguration
+	version           bool
 	environmentLookup func(string) string
 }
 
@@ -66,6 +67,7 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.DurationVar(&o.gatewayCheck, "nat-gw-check-interval", time.Minute,
 		"How often a NAT gateway is asked what it really holds, so that what was changed in it by hand heals.")
 	fs.IntVar(&o.pprofPort, "pprof-port", 10660, "Port of /healthz, /readyz, /metrics and /debug/pprof.")
+	fs.BoolVar(&o.version, "version", false, "Print the version and end.")
 	configoptions.BindLeaderElectionFlags(&o.leaderElection, fs)
 	logsapi.AddFlags(o.logging, fs)
 	return fs
@@ -79,6 +81,9 @@ func (o *options) parse(args []string) error {
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.version {
+		return nil
 	}
 	o.podName, o.podNamespace = o.environmentLookup("POD_NAME"), o.environmentLookup("POD_NAMESPACE")
 	if o.podNamespace == "" {

@@ -18,6 +18,7 @@ func TestParse(t *testing.T) {
 		{name: "the feature", args: "--enable-nftable-lb-svc", wantSvc: true},
 		{name: "the feature without load balancing does nothing", args: "--enable-nftable-lb-svc --enable-lb=false"},
 		{name: "stock's way to write flags", args: "--enable-nftable-lb-svc=true --enable-lb=true --v=3 --logging-format=json", wantSvc: true},
+		{name: "the version, whatever else is asked for", args: "--version --worker-num=0"},
 		{name: "unknown flag", args: "--enable-everything", wantErr: []string{"unknown flag: --enable-everything"}},
 		{name: "argument", args: "now", wantErr: []string{`unexpected argument "now"`}},
 		{name: "not a boolean", args: "--enable-lb=perhaps", wantErr: []string{"--enable-lb"}},
