@@ -219,13 +219,13 @@ type pass struct {
 func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, error) {
 	eip := ""
 	if svc := c.service(key); svc != nil {
-		eip = EIPName(svc)
+		eip = sharenat.EIPName(svc)
 	}
 	lock := c.eipLock(eip)
 	lock.Lock()
 	defer lock.Unlock()
 	snapshot := c.snapshot(key)
-	if snapshot.Service != nil && EIPName(snapshot.Service) != eip {
+	if snapshot.Service != nil && sharenat.EIPName(snapshot.Service) != eip {
 		return nil, &behindError{errors.New("the Service was moved to another EIP meanwhile")}
 	}
 	outcome := Desired(snapshot)
@@ -264,10 +264,10 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 			owner, managed, err := sharenat.OwnerOf(rule.Labels)
 			return err == nil && managed && owner == key
 		})
-	if !Qualifies(s.Service) {
+	if !sharenat.Qualifies(s.Service) {
 		return s
 	}
-	eip := EIPName(s.Service)
+	eip := sharenat.EIPName(s.Service)
 	s.EIP = get[kubeovnv1.IptablesEIP](c.in.eips, eip)
 	if s.EIP != nil {
 		s.Gateway = get[kubeovnv1.VpcNatGateway](c.in.gateways, s.EIP.Spec.NatGwDp)

@@ -782,7 +782,7 @@ func expectedRules(cl *cluster, names []string, there map[string]runtime.Object)
 			continue
 		}
 		svc := cl.service(testNamespace, name)
-		eip, port := EIPName(svc), strconv.Itoa(int(svc.Spec.Ports[0].Port))
+		eip, port := sharenat.EIPName(svc), strconv.Itoa(int(svc.Spec.Ports[0].Port))
 		if !taken[eip+":"+port] {
 			taken[eip+":"+port] = true
 			out = append(out, fmt.Sprintf("%s %s:%s %s", name, eip, port, backend[eip]))

@@ -82,7 +82,7 @@ func (o *Outcome) Owned() bool {
 
 // Desired decides what a Service should have.
 func Desired(s *Snapshot) *Outcome {
-	out := &Outcome{Qualified: Qualifies(s.Service)}
+	out := &Outcome{Qualified: sharenat.Qualifies(s.Service)}
 	if !out.Qualified {
 		return out
 	}
@@ -103,16 +103,16 @@ func Desired(s *Snapshot) *Outcome {
 
 // admit looks at the EIP and its gateway, from the most basic need up. It returns false when not even the ports can be decided.
 func admit(s *Snapshot, out *Outcome) bool {
-	name := EIPName(s.Service)
+	name := sharenat.EIPName(s.Service)
 	switch {
 	case s.EIP == nil:
 		out.block(ReasonEIPNotFound, msgEIPNotFound, name)
 		return false
-	case !Granted(s.EIP, s.Service.Namespace, s.RequireEIPGrant):
+	case !sharenat.Granted(s.EIP, s.Service.Namespace, s.RequireEIPGrant):
 		out.block(ReasonNotGranted, msgNotGranted, s.Service.Namespace, name, sharenat.GrantAnnotation)
 		return false
 	}
-	addr, ipv6Only := eipAddress(s.EIP)
+	addr, ipv6Only := sharenat.EIPAddress(s.EIP)
 	// An EIP that was good once, and whose address clients know, does not lose its Service by a moment of not being ready: that
 	// would cut every client off to say that some may be.
 	kept := addr.IsValid() && publishedAddress(s.Service) == addr.String()
@@ -140,7 +140,7 @@ func admit(s *Snapshot, out *Outcome) bool {
 
 func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOutcome {
 	out := PortOutcome{Port: port.Port, Protocol: protocolOf(port.Protocol)}
-	claim, ok := claimOf(port)
+	claim, ok := sharenat.ClaimOfPort(port)
 	if !ok {
 		out.Err = PortProtocolUnsupported
 		return out
@@ -169,7 +169,7 @@ func addRules(s *Snapshot, owned *ownership, out *Outcome) {
 			continue
 		}
 		port := &s.Service.Spec.Ports[i]
-		claim, _ := claimOf(port)
+		claim, _ := sharenat.ClaimOfPort(port)
 		held := owned.othersLive(claim, s.Key)
 		for _, backend := range eps.backendsOf(port) {
 			rule := proto.rule(claim, backend)
@@ -205,7 +205,7 @@ func newTemplate(s *Snapshot, eip netip.Addr, sources []netip.Prefix) *template 
 	return t
 }
 
-func (t *template) rule(claim Claim, backend sharenat.Backend) Rule {
+func (t *template) rule(claim sharenat.Claim, backend sharenat.Backend) Rule {
 	port := strconv.Itoa(int(claim.Port))
 	rule := Rule{
 		Name:        sharenat.RuleName(t.owner, claim.Protocol, claim.Port, backend.Addr),

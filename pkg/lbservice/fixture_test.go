@@ -252,7 +252,7 @@ var subnetVPCs = map[string]string{"ovn-default": sharenat.DefaultVPC, "sub-a": 
 // newSnapshot is the Service web with its EIP and gateway, and what the tweaks add.
 func newSnapshot(svc *corev1.Service, tweaks ...func(*Snapshot)) *Snapshot {
 	s := &Snapshot{
-		Key:        ownerOfService(svc),
+		Key:        sharenat.OwnerOfService(svc),
 		Service:    svc,
 		EIP:        newEIP(eipA, eipAddrA, gwA),
 		Gateway:    newGateway(gwA, vpcA),

@@ -71,7 +71,7 @@ func (in *inputs) addIndexes() error {
 		informer cache.SharedIndexInformer
 		indexers cache.Indexers
 	}{
-		{in.services, cache.Indexers{servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(EIPName(svc)) })}},
+		{in.services, cache.Indexers{servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(sharenat.EIPName(svc)) })}},
 		{in.slices, cache.Indexers{
 			slicesByService: indexBy(func(slice *discoveryv1.EndpointSlice) []string { return one(serviceOfSlice(slice)) }),
 			slicesByPod:     indexBy(podsOfSlice),
@@ -178,7 +178,7 @@ func (c *Controller) addHandlers() error {
 
 // concerns tells whether a Service is, or was, ours to look at.
 func concerns(svc *corev1.Service) bool {
-	return svc != nil && (EIPName(svc) != "" ||
+	return svc != nil && (sharenat.EIPName(svc) != "" ||
 		meta.FindStatusCondition(svc.Status.Conditions, ConditionReady) != nil ||
 		meta.FindStatusCondition(svc.Status.Conditions, ConditionIngress) != nil)
 }
@@ -186,27 +186,27 @@ func concerns(svc *corev1.Service) bool {
 func (c *Controller) serviceChanged(before, after *corev1.Service) {
 	for _, svc := range []*corev1.Service{before, after} {
 		if concerns(svc) {
-			c.queue.Add(ownerOfService(svc))
+			c.queue.Add(sharenat.OwnerOfService(svc))
 		}
 	}
-	if before != nil && after != nil && EIPName(before) == EIPName(after) && slices.Equal(ClaimsOf(before), ClaimsOf(after)) {
+	if before != nil && after != nil && sharenat.EIPName(before) == sharenat.EIPName(after) && slices.Equal(sharenat.ClaimsOf(before), sharenat.ClaimsOf(after)) {
 		return
 	}
 	for _, svc := range []*corev1.Service{before, after} {
 		if svc != nil {
-			c.enqueueEIP(EIPName(svc), nil)
+			c.enqueueEIP(sharenat.EIPName(svc), nil)
 		}
 	}
 }
 
 // enqueueEIP enqueues the Services that name an EIP; with a claim, only those that have it.
-func (c *Controller) enqueueEIP(name string, claim *Claim) {
+func (c *Controller) enqueueEIP(name string, claim *sharenat.Claim) {
 	if name == "" {
 		return
 	}
 	for _, svc := range byIndex[corev1.Service](c.in.services, servicesByEIP, name) {
-		if claim == nil || slices.Contains(ClaimsOf(svc), *claim) {
-			c.queue.Add(ownerOfService(svc))
+		if claim == nil || slices.Contains(sharenat.ClaimsOf(svc), *claim) {
+			c.queue.Add(sharenat.OwnerOfService(svc))
 		}
 	}
 }
@@ -233,7 +233,7 @@ func (c *Controller) enqueueServiceKey(key string) {
 		return
 	}
 	if svc, ok := obj.(*corev1.Service); ok && concerns(svc) {
-		c.queue.Add(ownerOfService(svc))
+		c.queue.Add(sharenat.OwnerOfService(svc))
 	}
 }
 
@@ -337,7 +337,7 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 			continue
 		}
 		c.enqueueOwner(rule, 0)
-		if claim, ok := ClaimOfRule(rule); ok && moved {
+		if claim, ok := sharenat.ClaimOfRule(rule); ok && moved {
 			c.enqueueEIP(rule.Spec.EIP, &claim)
 		}
 	}

@@ -3,7 +3,6 @@
 package lbservice
 
 import (
-	"cmp"
 	"strings"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -44,17 +43,17 @@ func (h Holder) String() string {
 // whole EIP, then come rules made by hand, then the Service whose namespace/name is the smallest.
 type ownership struct {
 	fip      string
-	rules    map[Claim]string
-	services map[Claim]sharenat.Owner
+	rules    map[sharenat.Claim]string
+	services map[sharenat.Claim]sharenat.Owner
 	// live has, for each claim, the Services that have rules for it in the API server which are not being deleted.
-	live map[Claim]map[sharenat.Owner]bool
+	live map[sharenat.Claim]map[sharenat.Owner]bool
 }
 
 func newOwnership(s *Snapshot) *ownership {
 	o := &ownership{
-		rules:    map[Claim]string{},
-		services: map[Claim]sharenat.Owner{},
-		live:     map[Claim]map[sharenat.Owner]bool{},
+		rules:    map[sharenat.Claim]string{},
+		services: map[sharenat.Claim]sharenat.Owner{},
+		live:     map[sharenat.Claim]map[sharenat.Owner]bool{},
 	}
 	for _, fip := range s.FIPs {
 		if fip.DeletionTimestamp == nil && (o.fip == "" || fip.Name < o.fip) {
@@ -63,11 +62,11 @@ func newOwnership(s *Snapshot) *ownership {
 	}
 	var claimants []sharenat.Owner
 	for _, svc := range s.Claimants {
-		if EIPName(svc) != s.EIP.Name || !Granted(s.EIP, svc.Namespace, s.RequireEIPGrant) {
+		if sharenat.EIPName(svc) != s.EIP.Name || !sharenat.Granted(s.EIP, svc.Namespace, s.RequireEIPGrant) {
 			continue
 		}
-		owner := ownerOfService(svc)
-		for _, claim := range ClaimsOf(svc) {
+		owner := sharenat.OwnerOfService(svc)
+		for _, claim := range sharenat.ClaimsOf(svc) {
 			if first, ok := o.services[claim]; !ok || owner.Compare(first) < 0 {
 				o.services[claim] = owner
 			}
@@ -83,7 +82,7 @@ func newOwnership(s *Snapshot) *ownership {
 }
 
 func (o *ownership) addRule(rule *kubeovnv1.IptablesDnatRule, claimants []sharenat.Owner) {
-	claim, ok := ClaimOfRule(rule)
+	claim, ok := sharenat.ClaimOfRule(rule)
 	if !ok {
 		return
 	}
@@ -101,7 +100,7 @@ func (o *ownership) addRule(rule *kubeovnv1.IptablesDnatRule, claimants []sharen
 }
 
 // holder of a claim; ok is false when nobody claims it.
-func (o *ownership) holder(claim Claim) (h Holder, ok bool) {
+func (o *ownership) holder(claim sharenat.Claim) (h Holder, ok bool) {
 	if o.fip != "" {
 		return Holder{Kind: HolderFIP, Name: o.fip}, true
 	}
@@ -113,16 +112,9 @@ func (o *ownership) holder(claim Claim) (h Holder, ok bool) {
 }
 
 // othersLive tells whether another Service still has live rules for the claim, so that its new owner must not create any yet.
-func (o *ownership) othersLive(claim Claim, owner sharenat.Owner) bool {
+func (o *ownership) othersLive(claim sharenat.Claim, owner sharenat.Owner) bool {
 	live := o.live[claim]
 	return len(live) > 1 || len(live) == 1 && !live[owner]
-}
-
-// ClaimOfRule is the port that a rule claims; ok is false for one that cannot be read, which claims nothing.
-func ClaimOfRule(rule *kubeovnv1.IptablesDnatRule) (claim Claim, ok bool) {
-	port, pErr := sharenat.ParsePort(rule.Spec.ExternalPort)
-	protocol, tErr := sharenat.ParseProtocol(rule.Spec.Protocol)
-	return Claim{Port: port, Protocol: protocol}, cmp.Or(pErr, tErr) == nil
 }
 
 // ruleOwner is the Service that a rule belongs to. Labels say it; a rule that lost them is still known by its name, which is made of
@@ -135,7 +127,7 @@ func ruleOwner(rule *kubeovnv1.IptablesDnatRule, claimants []sharenat.Owner) (ow
 	if !strings.HasPrefix(rule.Name, "lb-") || rule.Spec.Type != sharenat.TypeShare {
 		return sharenat.Owner{}, false
 	}
-	claim, ok := ClaimOfRule(rule)
+	claim, ok := sharenat.ClaimOfRule(rule)
 	backend, err := sharenat.ParseBackendAddr(rule.Spec.InternalIP, rule.Spec.InternalPort)
 	if !ok || err != nil {
 		return sharenat.Owner{}, false

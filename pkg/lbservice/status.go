@@ -120,7 +120,7 @@ func portErrors(s *Snapshot, o *Outcome) (reason, message string) {
 
 func portText(s *Snapshot, port *PortOutcome) string {
 	if port.Err == PortConflict {
-		return fmt.Sprintf(msgConflict, port, EIPName(s.Service), port.Holder)
+		return fmt.Sprintf(msgConflict, port, sharenat.EIPName(s.Service), port.Holder)
 	}
 	return fmt.Sprintf(msgUnsupported, port.Port, port.Protocol)
 }

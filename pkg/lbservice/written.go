@@ -150,14 +150,14 @@ func newStatuses() *statuses { return &statuses{services: map[sharenat.Owner]*co
 func (st *statuses) put(svc *corev1.Service) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.services[ownerOfService(svc)] = svc
+	st.services[sharenat.OwnerOfService(svc)] = svc
 }
 
 // ahead tells whether our last patch is newer than the Service as the cache has it.
 func (st *statuses) ahead(cached *corev1.Service) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	key := ownerOfService(cached)
+	key := sharenat.OwnerOfService(cached)
 	patched, ok := st.services[key]
 	if ok && patched.UID == cached.UID && newer(patched, cached) {
 		return true

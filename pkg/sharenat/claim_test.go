@@ -38,6 +38,8 @@ func TestClaimsOf(t *testing.T) {
 		{"our class", service(class(LoadBalancerClass)), claims},
 		{"another class", service(class("example.com/lb")), nil},
 		{"another type", service(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeNodePort }), nil},
+		{"no annotation", service(func(svc *corev1.Service) { svc.Annotations = nil }), nil},
+		{"ClusterIP", service(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeClusterIP }), nil},
 		{"no EIP", service(func(svc *corev1.Service) { svc.Annotations[EIPAnnotation] = " " }), nil},
 		{"being deleted", service(func(svc *corev1.Service) { svc.DeletionTimestamp = &metav1.Time{} }), nil},
 		{"none", nil, nil},
@@ -86,6 +88,7 @@ func TestGranted(t *testing.T) {
 		{"everybody", new("*"), true, true},
 		{"named among others", new("billing, shop"), false, true},
 		{"not named", new("billing"), false, false},
+		{"part of a named one", new("shop2,xshop"), false, false},
 		{"nobody", new(""), false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -115,6 +118,7 @@ func TestEIPAddress(t *testing.T) {
 			"ready with IPv6 alone",
 			kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V6ip: "2001:db8::1"}, Status: kubeovnv1.IptablesEIPStatus{Ready: true}}, "invalid IP", true,
 		},
+		{"garbage", kubeovnv1.IptablesEIP{Status: kubeovnv1.IptablesEIPStatus{IP: "x", Ready: true}}, "invalid IP", false},
 		{"IPv6 asked for", kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V6ip: "2001:db8::1"}}, "invalid IP", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -24,7 +24,7 @@ func (w *world) begin(key sharenat.Owner, all bool) {
 	w.advance(&w.ours, all)
 	eip := ""
 	if svc := w.at(w.ours).services[key]; svc != nil {
-		eip = lbservice.EIPName(svc)
+		eip = sharenat.EIPName(svc)
 	}
 	if len(w.passes[eip]) > 0 {
 		return
@@ -57,14 +57,14 @@ func (w *world) snapshot(key sharenat.Owner) *lbservice.Snapshot {
 			s.OwnRules = append(s.OwnRules, rule)
 		}
 	}
-	if !lbservice.Qualifies(s.Service) {
+	if !sharenat.Qualifies(s.Service) {
 		return s
 	}
-	eip := lbservice.EIPName(s.Service)
+	eip := sharenat.EIPName(s.Service)
 	s.EIP = seen.eips[eip]
 	s.Gateway = &kubeovnv1.VpcNatGateway{ObjectMeta: metav1.ObjectMeta{Name: gatewayOf[eip]}, Status: kubeovnv1.VpcNatGatewayStatus{Ready: true}}
 	for _, owner := range owners {
-		if svc := seen.services[owner]; svc != nil && lbservice.EIPName(svc) == eip {
+		if svc := seen.services[owner]; svc != nil && sharenat.EIPName(svc) == eip {
 			s.Claimants = append(s.Claimants, svc)
 		}
 	}
@@ -254,7 +254,7 @@ func (w *world) user() {
 	case what < 2:
 		w.deleteService(key, svc)
 	case what < 5:
-		w.change(func(o *objects) { o.services[key] = service(key, lbservice.EIPName(svc), port) })
+		w.change(func(o *objects) { o.services[key] = service(key, sharenat.EIPName(svc), port) })
 	case what < 7:
 		w.change(func(o *objects) { o.services[key] = service(key, eip, svc.Spec.Ports[0].Port) })
 	case what < 9:

@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
-	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
@@ -175,7 +174,7 @@ func (w *world) owner(eip string, port int32) string {
 	best := ""
 	for key, svc := range now.services {
 		if svc.DeletionTimestamp == nil && svc.Annotations[sharenat.EIPAnnotation] == eip && svc.Spec.Ports[0].Port == port &&
-			lbservice.Granted(now.eips[eip], key.Namespace, false) && (best == "" || key.String() < best) {
+			sharenat.Granted(now.eips[eip], key.Namespace, false) && (best == "" || key.String() < best) {
 			best = key.String()
 		}
 	}
