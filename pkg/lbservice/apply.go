@@ -215,7 +215,7 @@ func (c *Controller) record(svc *corev1.Service, event Event) {
 		_, size := utf8.DecodeLastRuneInString(note)
 		note = note[:len(note)-size]
 	}
-	c.recorder.Eventf(svc, nil, event.Type, event.Reason, event.Action, "%s", note)
+	c.recorder.Eventf(svc, nil, event.Type, event.Reason, sharenat.EventAction(event.Action, note), "%s", note)
 }
 
 func (c *Controller) tellWriteFailed(key sharenat.Owner, err error) {

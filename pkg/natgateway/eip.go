@@ -274,7 +274,7 @@ func (c *Controller) writeEIPNotReady(ctx context.Context, eip *kubeovnv1.Iptabl
 	if err := c.patchEIP(ctx, eip, p, "status"); err != nil {
 		return err
 	}
-	c.Recorder.Eventf(eip, nil, corev1.EventTypeWarning, problem.reason, actionAllocate, "%s", problem.Error())
+	c.Recorder.Eventf(eip, nil, corev1.EventTypeWarning, problem.reason, sharenat.EventAction(actionAllocate, problem.Error()), "%s", problem.Error())
 	return nil
 }
 

@@ -78,7 +78,7 @@ func (c *Controller) report(ctx context.Context, gw *kubeovnv1.VpcNatGateway, re
 		return
 	}
 	klog.FromContext(ctx).Info("Gateway cannot be run", "reason", reason, "why", err.Error())
-	c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", err.Error())
+	c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, reason, sharenat.EventAction(actionReconcile, err.Error()), "%s", err.Error())
 }
 
 // syncGateway keeps the workload of one gateway, its finalizer and its status.

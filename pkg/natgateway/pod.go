@@ -424,7 +424,7 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 // gatewayEvent sends a Warning about a gateway.
 func (c *Controller) gatewayEvent(gateway, reason, message string) {
 	if gw, err := c.gatewayLister.Get(gateway); err == nil {
-		c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, reason, actionProgram, "%s", message)
+		c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, reason, sharenat.EventAction(actionProgram, message), "%s", message)
 	}
 }
 

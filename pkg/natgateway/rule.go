@@ -153,7 +153,7 @@ func (c *Controller) writeNotReady(ctx context.Context, rule *kubeovnv1.Iptables
 	if err := c.patchRule(ctx, rule, p, "status"); err != nil {
 		return err
 	}
-	c.Recorder.Eventf(rule, nil, corev1.EventTypeWarning, reason, actionProgram, "%s", message)
+	c.Recorder.Eventf(rule, nil, corev1.EventTypeWarning, reason, sharenat.EventAction(actionProgram, message), "%s", message)
 	return nil
 }
 
