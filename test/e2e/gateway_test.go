@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -144,11 +145,11 @@ var _ = Describe("Rules made by hand", func() {
 	})
 })
 
-var _ = Describe("A hundred rules at once", func() {
-	It("reach a gateway in at most five calls, with two writes a rule", func(ctx SpecContext) {
+var _ = Describe("Many rules at once", func() {
+	It("made by hand, a hundred, reach a gateway in at most five calls, with two writes each", func(ctx SpecContext) {
 		const count = 100
 		b := newBalancer(ctx, 1, TCP(80))
-		before := b.Calls(ctx, b.Net.Name)
+		before, writes := b.Calls(ctx, b.Net.Name), b.RuleWrites(ctx, b.Name+"-rule-")
 
 		var making sync.WaitGroup
 		for i := range count {
@@ -171,6 +172,22 @@ var _ = Describe("A hundred rules at once", func() {
 		}
 		Expect(total).To(BeNumerically("<=", 5), "calls: %s", since)
 		b.WaitHolds(ctx, b.Gateway, b.Addr, shares...)
+		// Finalizer, labels and annotation, then status.
+		Wait(ctx, writes.ByRule).Should(And(HaveLen(count), HaveEach(2)), "writes by rule")
+	})
+
+	It("of a Service become ready with one write each after their creation", func(ctx SpecContext) {
+		b := newBalancer(ctx, 1, TCP(80))
+		ports := []corev1.ServicePort{TCP(81), UDP(81)}
+		writes := b.RuleWrites(ctx, "lb-"+b.Name)
+		b.Service(ctx, b.Name, b.EIP, ports, Selectorless)
+		var backends []netip.Addr
+		for i := range 20 {
+			backends = append(backends, netip.AddrFrom4([4]byte{10, 1, 0, byte(200 + i)}))
+		}
+		b.Slice(ctx, "many", b.Name, backends, ports...)
+		b.WaitRules(ctx, b.Name, backends, ports...)
+		Wait(ctx, writes.ByRule).Should(And(HaveLen(len(ports)*len(backends)), HaveEach(1)), "writes by rule")
 	})
 })
 
