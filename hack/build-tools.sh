@@ -24,7 +24,8 @@ tools() {
       ;;
     etcd) echo "etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/server/v3" ;;
     lint) echo "golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint github.com/golangci/golangci-lint/v2" ;;
-    *) die "no group of tools named $1 (controlplane, etcd, lint)" ;;
+    helm) echo "helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4" ;;
+    *) die "no group of tools named $1 (controlplane, etcd, helm, lint)" ;;
   esac
 }
 

@@ -1,0 +1,124 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /*
+Every template here takes a dict of two: "root" is the chart's own root context, "config" is this:
+
+  flag                 the value that switches the feature on, as the user writes it
+  modeFlag             the value that says the mode
+  enabled              the feature is on
+  mode                 auto | beside | alone, see kube-ovn-nftable-lb-lib.mode
+  handler              auto | "true" | "false": run the gateways; auto: in mode alone
+  requireEIPGrant      only namespaces that an EIP's annotation names may use it
+  withdraw             uninstalling, and switching off, take back what was published
+  namespace            where everything goes
+  image, gatewayImage  references
+  pullPolicy, pullSecrets
+  replicas
+  verbosity, logFormat, metricsPort
+  labels, annotations, podLabels, podAnnotations
+  resources, nodeSelector, tolerations, affinity, priorityClassName
+  natGateway.enabled, natGateway.namePrefix
+  gatewayNamespaces    where gateways may run besides namespace; ["*"]: anywhere
+  ownerFinalizers      the API server has OwnerReferencesPermissionEnforcement on
+*/ -}}
+
+{{- define "kube-ovn-nftable-lb-lib.name" -}}kube-ovn-nftable-lb{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.setup" -}}kube-ovn-nftable-lb-setup{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.crd" -}}iptables-dnat-rules.kubeovn.io{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.selector" -}}
+app.kubernetes.io/name: kube-ovn-nftable-lb
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.labels" -}}
+{{ include "kube-ovn-nftable-lb-lib.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: kube-ovn
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }}
+{{- with .config.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* ours OBJECT: it belongs to this release. */ -}}
+{{- define "kube-ovn-nftable-lb-lib.ours" -}}
+{{- $annotations := dig "metadata" "annotations" dict .object -}}
+{{- if and (eq (get $annotations "meta.helm.sh/release-name") .root.Release.Name) (eq (get $annotations "meta.helm.sh/release-namespace") .root.Release.Namespace) -}}true{{- end -}}
+{{- end }}
+
+{{- /*
+mode: "beside" a Kube-OVN that is there, "alone" where there is none. Detected by the CRD of DNAT rules: one that this
+release did not bring is Kube-OVN's. Without a cluster to look at (helm template) it is beside, which replaces nothing.
+*/ -}}
+{{- define "kube-ovn-nftable-lb-lib.mode" -}}
+{{- if ne .config.mode "auto" -}}
+{{- .config.mode -}}
+{{- else -}}
+{{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (include "kube-ovn-nftable-lb-lib.crd" .) -}}
+{{- if $crd -}}
+{{- if include "kube-ovn-nftable-lb-lib.ours" (dict "root" .root "object" $crd) -}}alone{{- else -}}beside{{- end -}}
+{{- else if lookup "v1" "Namespace" "" "kube-system" -}}
+alone
+{{- else -}}
+beside
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* handler: "true" where the gateways are ours to run. */ -}}
+{{- define "kube-ovn-nftable-lb-lib.handler" -}}
+{{- $handler := toString .config.handler -}}
+{{- if eq $handler "auto" -}}
+{{- eq (include "kube-ovn-nftable-lb-lib.mode" .) "alone" -}}
+{{- else -}}
+{{- $handler -}}
+{{- end -}}
+{{- end }}
+
+{{- /* runs: "true" where there is something for the controller to do. */ -}}
+{{- define "kube-ovn-nftable-lb-lib.runs" -}}
+{{- if or .config.enabled (eq (include "kube-ovn-nftable-lb-lib.handler" .) "true") -}}true{{- end -}}
+{{- end }}
+
+{{- /*
+guard fails where a kube-ovn-controller that is there acts on the same Services: told to by its flag, or by default, which
+it is after v1.17.
+*/ -}}
+{{- define "kube-ovn-nftable-lb-lib.guard" -}}
+{{- if .config.enabled -}}
+{{- $flag := .config.flag -}}
+{{- range $namespace := uniq (list .config.namespace "kube-system") -}}
+{{- $stock := lookup "apps/v1" "Deployment" $namespace "kube-ovn-controller" -}}
+{{- range $container := (dig "spec" "template" "spec" "containers" list $stock) -}}
+{{- $said := "" -}}
+{{- range $arg := concat (default list $container.command) (default list $container.args) -}}
+{{- if regexMatch "^--?enable-nftable-lb-svc(=.*)?$" $arg -}}{{- $said = $arg -}}{{- end -}}
+{{- end -}}
+{{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" (regexFind ":[^:/@]+(@.*)?$" (default "" $container.image)) -}}
+{{- $on := and $said (not (hasSuffix "=false" $said)) -}}
+{{- if and (not $said) $version -}}{{- $on = semverCompare ">=1.18.0-0" $version -}}{{- end -}}
+{{- if $on -}}
+{{- fail (printf "Deployment %s/kube-ovn-controller serves the same Services already (%s): switch it off there with --enable-nftable-lb-svc=false, or here with --set %s=false" $namespace (default (printf "on by default in %s" $version) $said) $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "kube-ovn-nftable-lb-lib.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
