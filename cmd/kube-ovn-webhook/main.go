@@ -8,29 +8,20 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 
-	"github.com/kubeovn/kube-ovn/pkg/version"
+	"github.com/kubeovn/kube-ovn/cmd/kube-ovn-webhook/app"
 )
 
-const webhookName = "kube-ovn-webhook"
-
 func main() {
-	o := newOptions()
-	if err := o.parse(os.Args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return
-		}
-		fmt.Fprintf(os.Stderr, "%s: %v (see --help)\n", webhookName, err)
-		os.Exit(2)
-	}
-	if o.version {
-		fmt.Println(version.String(webhookName))
+	err := app.Run(signals.SetupSignalHandler(), os.Args[1:], os.Stdout)
+	if err == nil {
 		return
 	}
-	if err := run(signals.SetupSignalHandler(), o); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", webhookName, err)
-		os.Exit(1)
+	fmt.Fprintf(os.Stderr, "%s: %v\n", app.Name, err)
+	var usage *app.UsageError
+	if errors.As(err, &usage) {
+		os.Exit(2)
 	}
+	os.Exit(1)
 }

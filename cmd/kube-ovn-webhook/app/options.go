@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package app
 
 import (
 	"crypto/tls"
@@ -51,7 +51,7 @@ func newOptions() *options {
 }
 
 func (o *options) flags() *pflag.FlagSet {
-	fs := pflag.NewFlagSet(webhookName, pflag.ContinueOnError)
+	fs := pflag.NewFlagSet(Name, pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to a kubeconfig file. Empty: the in-cluster configuration.")
 	fs.StringVar(&o.bindAddress, "bind-address", "", "Address that both ports are opened on. Empty: all.")
@@ -68,15 +68,15 @@ func (o *options) flags() *pflag.FlagSet {
 
 	fs.StringVar(&o.tlsMinVersion, "tls-min-version", "VersionTLS12", "Lowest version of TLS: VersionTLS12 or VersionTLS13.")
 	fs.StringSliceVar(&o.tlsCipherSuites, "tls-cipher-suites", nil,
-		"Cipher suites for TLS 1.2, by their names in Go. Empty: Go's own choice. "+strings.Join(cliflag.TLSCipherPossibleValues(), ", "))
+		"Cipher suites for TLS 1.2, by their names in Go, as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256. Empty: Go's own choice.")
 	fs.StringVar(&o.certFile, "tls-cert-file", "",
 		"Serving certificate, as by cert-manager. It is read again when it changes. Empty: the webhook makes its own, renews it, and writes the caBundle.")
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "Key of --tls-cert-file.")
 
-	fs.StringVar(&o.serviceName, "service-name", webhookName, "Service, in the namespace POD_NAMESPACE, by which API servers call. The name on a certificate of our own.")
+	fs.StringVar(&o.serviceName, "service-name", Name, "Service, in the namespace POD_NAMESPACE, by which API servers call. The name on a certificate of our own.")
 	fs.StringSliceVar(&o.extraNames, "tls-extra-name", nil, "Further name or address on a certificate of our own. May be given several times.")
 	fs.StringVar(&o.secretName, "cert-secret-name", "kube-ovn-webhook-ca", "Secret, in the namespace POD_NAMESPACE, of the certificate authority of our own.")
-	fs.StringVar(&o.configuration, "webhook-configuration", webhookName,
+	fs.StringVar(&o.configuration, "webhook-configuration", Name,
 		"ValidatingWebhookConfiguration that gets the caBundle of a certificate of our own. Empty: none does.")
 	fs.BoolVar(&o.version, "version", false, "Print the version and end.")
 	logsapi.AddFlags(o.logging, fs)

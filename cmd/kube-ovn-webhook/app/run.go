@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package app
 
 import (
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/informers"
@@ -33,6 +35,7 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/admission/servingcert"
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/version"
 )
 
 // certificates is a source of the serving certificate.
@@ -42,12 +45,35 @@ type certificates interface {
 	Ready() bool
 }
 
-// run serves until ctx ends.
+// Name of the command.
+const Name = "kube-ovn-webhook"
+
+// UsageError is a mistake in the arguments.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() + " (see --help)" }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Run serves as the arguments say, until ctx ends.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	o := newOptions()
+	switch err := o.parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return &UsageError{err}
+	case o.version:
+		_, err := fmt.Fprintln(out, version.String(Name))
+		return err
+	}
+	return run(ctx, o)
+}
+
 func run(ctx context.Context, o *options) error {
 	if err := logsapi.ValidateAndApply(o.logging, nil); err != nil {
 		return err
 	}
-	logger := klog.Background().WithName(webhookName)
+	logger := klog.Background().WithName(Name)
 	log.SetLogger(logger)
 	ctx = klog.NewContext(ctx, logger)
 
@@ -55,7 +81,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	config.UserAgent, config.QPS = webhookName, -1 // the API server's priority and fairness limits us
+	config.UserAgent, config.QPS = Name, -1 // the API server's priority and fairness limits us
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	w, err := newWebhook(o, config, registry)
