@@ -490,6 +490,18 @@ func TestRejectedIdentityIsLeftOut(t *testing.T) {
 	f.until("it can go", func() bool { return f.rule("r13") == nil })
 }
 
+func TestRejectedForAMomentIsTriedAgainSoon(t *testing.T) {
+	f := running(t)
+	f.script.with(func() { f.script.refuse = func(sharenat.Share) string { return "nft refused: Device or resource busy" } })
+	f.createRule(rule("a", "e", "10.1.0.4:8080", managedBy("s", eipAddress)))
+	f.until("the rule says why", func() bool {
+		r := f.rule("a")
+		return len(r.Status.Conditions) == 1 && r.Status.Conditions[0].Reason == ReasonRejectedByGateway
+	})
+	f.script.with(func() { f.script.refuse = nil })
+	f.until("it is ready, long before the next check", f.rulesReady(1)) // which is in an hour
+}
+
 func TestOlderScript(t *testing.T) {
 	f := newFixture(t, gateway(), eip("e"))
 	f.script.legacy = true

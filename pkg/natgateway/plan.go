@@ -43,7 +43,7 @@ type Content struct {
 	Stale bool
 	// Legacy says that the script is an older one: it can neither list nor sync, and takes shares as arguments.
 	Legacy bool
-	// Rejected maps an identity to the digest of the content that the script would not take; it is not tried again.
+	// Rejected maps an identity to the digest of the content that the script would not take; it is tried again after the next look at the pod.
 	Rejected map[sharenat.Identity]string
 }
 

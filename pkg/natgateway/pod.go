@@ -22,6 +22,9 @@ import (
 // maxProbes bounds how many calls are spent on finding out which identities a script does not take.
 const maxProbes = 64
 
+// firstRetry is when a script that would not take an identity is asked again for the first time.
+const firstRetry = time.Second
+
 // programStore keeps what is known of each gateway pod.
 type programStore struct {
 	mu   sync.Mutex
@@ -43,6 +46,7 @@ type knowledge struct {
 	filled    bool     // has been right once, since this container runs
 	failure   string   // of the last call, empty after a success
 	rejected  map[sharenat.Identity]string
+	retry     time.Duration // until what is rejected is tried again; it grows
 	outdated  bool // it was told that the script is an older one
 	// inFlight are the identities that a call which is under way may change: what the content says of them is not true yet.
 	inFlight     map[sharenat.Identity]struct{}
@@ -290,8 +294,8 @@ func (s *session) perform(ctx context.Context, a *Action, call Call) error {
 	return err
 }
 
-// isolate finds, by halving, the identities that make a script refuse a sync, so that they alone are left out until they change or the
-// next check. When of several none is accepted the fault is not theirs.
+// isolate finds, by halving, the identities that make a script refuse a sync, so that they alone are left out until they change or are
+// tried again. When of several none is accepted the fault is not theirs.
 func (s *session) isolate(ctx context.Context, a *Action, first error) error {
 	remove := a.Remove
 	if a.Full {
@@ -338,6 +342,14 @@ func (s *session) noteRejected(ctx context.Context, probe *prober) {
 				p.rejected[share.Identity] = why
 				news = append(news, probe.why[i])
 			}
+		}
+		if len(probe.rejected) == 0 {
+			return
+		}
+		// It may have been the moment's fault. Who is rejected for good is asked less and less often.
+		p.retry = min(max(2*p.retry, firstRetry), s.c.CheckInterval)
+		if next := s.c.Clock.Now().Add(p.retry); next.Before(p.nextCheck) {
+			p.nextCheck = next
 		}
 	})
 	for _, err := range news {
@@ -406,6 +418,9 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 			return
 		}
 		newlyFilled, p.filled, p.failure = !p.filled, true, ""
+		if len(p.content.Rejected) == 0 {
+			p.retry = 0
+		}
 	})
 	if newFailure && ctx.Err() == nil {
 		s.c.gatewayEvent(s.gateway, ReasonProgramFailed, err.Error())

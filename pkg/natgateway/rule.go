@@ -99,7 +99,8 @@ func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDn
 		return c.patchRule(ctx, rule, p, "status")
 	}
 	if why := c.rejection(state.Gateway, v.Rule.Identity); why != "" {
-		return c.failRule(ctx, rule, ReasonRejectedByGateway, why)
+		// It goes on waiting: what is rejected is tried again.
+		return c.writeNotReady(ctx, rule, ReasonRejectedByGateway, why)
 	}
 	if left := c.grace - c.Clock.Since(since); left > 0 {
 		c.ruleQueue.AddAfter(rule.Name, left)
