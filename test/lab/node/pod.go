@@ -87,6 +87,9 @@ func (w *worker) update(pod *corev1.Pod) {
 		w.begin.Do(func() { close(w.terminating) })
 	}
 	poke(w.updates)
+	if len(pod.Spec.ReadinessGates) > 0 {
+		w.touch() // Somebody may have opened or closed one.
+	}
 }
 
 // vanish says that the Pod object is gone: whatever still runs ends now.
