@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -101,9 +102,8 @@ var _ = Describe("Bad input", func() {
 		} {
 			_, err := b.Script(ctx, b.Gateway, tc.stdin, tc.verb, strings.Fields(tc.args)...)
 			var failed *ExecError
-			Expect(err).To(HaveOccurred(), "%s %s", tc.verb, tc.args)
-			Expect(err).To(BeAssignableToTypeOf(failed), "%s %s", tc.verb, tc.args)
-			Expect(err.(*ExecError).Stderr).To(ContainSubstring(tc.names), "%s %s", tc.verb, tc.args)
+			Expect(errors.As(err, &failed)).To(BeTrue(), "%s %s should fail: %v", tc.verb, tc.args, err)
+			Expect(failed.Stderr).To(ContainSubstring(tc.names), "%s %s", tc.verb, tc.args)
 		}
 		Expect(b.Ruleset(ctx, b.Gateway)).To(Equal(before), "ruleset")
 		AskAll(ctx, b.Outside(ctx), At(b.Addr, TCP(80)), 20)
