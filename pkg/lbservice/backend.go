@@ -41,12 +41,14 @@ type endpoints struct {
 	strays []string
 	// nodes says whether kube-proxy on the nodes can deliver to any of them.
 	nodes reach
+	// living are the addresses of all endpoints whose Pods live, ready or not.
+	living map[netip.Addr]bool
 }
 
 // resolveEndpoints finds the address of every endpoint of every slice that may take traffic.
 func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 	var (
-		out     endpoints
+		out     = endpoints{living: map[netip.Addr]bool{}}
 		skipped = map[types.UID]Skip{}
 	)
 	for _, slice := range s.Slices {
@@ -55,6 +57,9 @@ func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 		}
 		for i := range slice.Endpoints {
 			ep, decision := resolveEndpoint(s, slice, &slice.Endpoints[i], vpc)
+			if ep.addr.IsValid() && slice.Endpoints[i].TargetRef != nil {
+				out.living[ep.addr] = true
+			}
 			if !ep.ready && !ep.draining {
 				continue
 			}

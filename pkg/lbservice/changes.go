@@ -5,6 +5,7 @@ package lbservice
 import (
 	"cmp"
 	"encoding/json"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -71,6 +72,38 @@ func Diff(desired []Rule, own []*kubeovnv1.IptablesDnatRule) (Changes, error) {
 	}
 	slices.SortFunc(c.Delete, func(a, b *kubeovnv1.IptablesDnatRule) int { return cmp.Compare(a.Name, b.Name) })
 	return c, nil
+}
+
+// holdBack keeps an identity from being left without any rule only because those that are wanted wait for their predecessors to be
+// gone, as when all backends flap: of the rules to delete, those of backends that still live stay until one of the others is back.
+func (c *Changes) holdBack(desired []Rule, own []*kubeovnv1.IptablesDnatRule, living map[netip.Addr]bool) {
+	type identity struct{ eip, port, protocol string }
+	of := func(spec *kubeovnv1.IptablesDnatRuleSpec) identity {
+		return identity{spec.EIP, spec.ExternalPort, strings.ToLower(spec.Protocol)}
+	}
+	going := make(map[string]bool, len(own))
+	for _, rule := range own {
+		going[rule.Name] = rule.DeletionTimestamp != nil
+	}
+	waits, served := map[identity]bool{}, map[identity]bool{}
+	for i := range desired {
+		id := of(&desired[i].Spec)
+		switch deleting, exists := going[desired[i].Name]; {
+		case deleting:
+			waits[id] = true
+		case exists || !desired[i].Held:
+			served[id] = true
+		}
+	}
+	c.Delete = slices.DeleteFunc(c.Delete, func(rule *kubeovnv1.IptablesDnatRule) bool {
+		id := of(&rule.Spec)
+		addr, err := sharenat.ParseIPv4(rule.Spec.InternalIP)
+		if !waits[id] || served[id] || err != nil || !living[addr] {
+			return false
+		}
+		c.Waiting = append(c.Waiting, rule.Name)
+		return true
+	})
 }
 
 // movedEIP tells a rule that was made for another EIP from one whose spec somebody edited: only in the former, what was

@@ -4,6 +4,7 @@ package lbservice
 
 import (
 	"encoding/json"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,5 +124,55 @@ func TestPatchKeepsUnknownFields(t *testing.T) {
 	}
 	if diff := cmp.Diff(expected, got); diff != "" {
 		t.Errorf("rule (-want +got):\n%s", diff)
+	}
+}
+
+// While what is wanted waits for its predecessor to be gone, what lives is not taken away as well.
+func TestHoldBack(t *testing.T) {
+	const flapping, leaving, other = "10.1.0.4:8080", "10.1.0.5:8080", "10.1.0.6:8080"
+	tests := []struct {
+		name             string
+		wanted           []string
+		deleting, others []string // that there are
+		living           []string
+		want             []string // to delete
+	}{
+		{name: "all that is wanted waits", wanted: []string{flapping}, deleting: []string{flapping}, others: []string{leaving}, living: []string{leaving}},
+		{name: "what leaves has ended", wanted: []string{flapping}, deleting: []string{flapping}, others: []string{leaving}, want: []string{leaving}},
+		{name: "another is there", wanted: []string{flapping, other}, deleting: []string{flapping}, others: []string{leaving, other}, living: []string{leaving}, want: []string{leaving}},
+		{name: "another is made", wanted: []string{flapping, other}, deleting: []string{flapping}, others: []string{leaving}, living: []string{leaving}, want: []string{leaving}},
+		{name: "nothing is wanted", deleting: []string{flapping}, others: []string{leaving}, living: []string{leaving}, want: []string{leaving}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var own []*kubeovnv1.IptablesDnatRule
+			for _, backend := range tt.deleting {
+				own = append(own, deleting(newRule(testOwner, eipA, 80, backend)))
+			}
+			for _, backend := range tt.others {
+				own = append(own, newRule(testOwner, eipA, 80, backend))
+			}
+			var desired []Rule
+			for _, backend := range tt.wanted {
+				rule := newRule(testOwner, eipA, 80, backend)
+				desired = append(desired, Rule{Name: rule.Name, Labels: rule.Labels, Annotations: rule.Annotations, Spec: rule.Spec})
+			}
+			living := map[netip.Addr]bool{}
+			for _, backend := range tt.living {
+				living[netip.MustParseAddrPort(backend).Addr()] = true
+			}
+			changes, err := Diff(desired, own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes.holdBack(desired, own, living)
+			var got []string
+			for _, rule := range changes.Delete {
+				got = append(got, rule.Spec.InternalIP+":"+rule.Spec.InternalPort)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("deleted (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

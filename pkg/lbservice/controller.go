@@ -233,6 +233,7 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 	if err != nil {
 		return nil, fmt.Errorf("compare rules: %w", err)
 	}
+	changes.holdBack(outcome.Rules, snapshot.OwnRules, outcome.living)
 	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes)
 }
 

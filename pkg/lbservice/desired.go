@@ -72,7 +72,8 @@ type Outcome struct {
 	// Notes tell the user how parts of the spec are served.
 	Notes []Note
 
-	nodes reach
+	nodes  reach
+	living map[netip.Addr]bool
 }
 
 // Owned tells whether at least one port is the Service's.
@@ -156,6 +157,7 @@ func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOut
 func addRules(s *Snapshot, owned *ownership, out *Outcome) {
 	eps := resolveEndpoints(s, s.gatewayVPC())
 	out.Skipped, out.Waiting, out.nodes = eps.skipped, eps.waiting, eps.nodes
+	out.living = eps.living
 	for _, subnet := range eps.strays {
 		out.Notes = append(out.Notes, Note{Type: corev1.EventTypeWarning, Text: fmt.Sprintf(msgNoWayBack, subnet, s.Gateway.Name, s.Gateway.Spec.Subnet)})
 	}

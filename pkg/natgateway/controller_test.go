@@ -492,7 +492,9 @@ func TestRejectedIdentityIsLeftOut(t *testing.T) {
 
 func TestRejectedForAMomentIsTriedAgainSoon(t *testing.T) {
 	f := running(t)
-	f.script.with(func() { f.script.refuse = func(sharenat.Share) string { return "nft refused: Device or resource busy" } })
+	f.script.with(func() {
+		f.script.refuse = func(sharenat.Share) string { return "nft refused: Device or resource busy" }
+	})
 	f.createRule(rule("a", "e", "10.1.0.4:8080", managedBy("s", eipAddress)))
 	f.until("the rule says why", func() bool {
 		r := f.rule("a")

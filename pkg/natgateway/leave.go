@@ -28,9 +28,11 @@ const (
 	Alive
 )
 
-// leavers are the backends that have left their identity while their Pods live. Each has a time: the Pod that its rule meant is not
-// younger than that.
-type leavers map[sharenat.Connections]time.Time
+// leaving says when a backend came and left: the Pod that its rule meant is not younger than made.
+type leaving struct{ made, left time.Time }
+
+// leavers are the backends that have left their identity while their Pods live.
+type leavers map[sharenat.Connections]leaving
 
 // note takes the backends of all rules that are being deleted, and leaves out those that have come back.
 func (l leavers) note(want *State) {
@@ -39,11 +41,11 @@ func (l leavers) note(want *State) {
 			if v.Outcome != Deleting || !v.Rule.Share || !canHaveConnections(&v.Rule) {
 				continue
 			}
-			since := g.rules[i].CreationTimestamp.Time
+			times := leaving{g.rules[i].CreationTimestamp.Time, g.rules[i].DeletionTimestamp.Time}
 			if !v.Rule.Managed {
-				since = g.rules[i].DeletionTimestamp.Time // by hand, it may have been there before the Pod
+				times.made = times.left // by hand, it may have been there before the Pod
 			}
-			l[sharenat.Connections{Identity: v.Rule.Identity, Backend: v.Rule.Backend.Addr}] = since
+			l[sharenat.Connections{Identity: v.Rule.Identity, Backend: v.Rule.Backend.Addr}] = times
 		}
 	}
 	for connections := range l {
@@ -62,7 +64,7 @@ func canHaveConnections(rule *sharenat.Rule) bool {
 
 // heed adds to the planned calls what is to become of the connections of backends that left. Those whose Pods have ended are
 // forgotten. An identity that goes is removed with all connections, unless one of its Pods is Alive.
-func (l leavers) heed(actions []Action, fate func(sharenat.Connections, time.Time) Fate) []Action {
+func (l leavers) heed(actions []Action, fate func(sharenat.Connections, leaving) Fate) []Action {
 	going, keep := map[sharenat.Identity]bool{}, map[sharenat.Identity]bool{}
 	for i := range actions {
 		for _, id := range actions[i].Remove {
@@ -70,8 +72,8 @@ func (l leavers) heed(actions []Action, fate func(sharenat.Connections, time.Tim
 		}
 	}
 	fates := make(map[sharenat.Connections]Fate, len(l))
-	for connections, since := range l {
-		fates[connections] = fate(connections, since)
+	for connections, times := range l {
+		fates[connections] = fate(connections, times)
 		if going[connections.Identity] && fates[connections] == Alive {
 			keep[connections.Identity] = true
 		}
@@ -129,18 +131,18 @@ func (s *session) heed(actions []Action) []Action {
 }
 
 // fateIn looks for the Pods behind backends in the VPC of a gateway.
-func (c *Controller) fateIn(gateway string) func(sharenat.Connections, time.Time) Fate {
+func (c *Controller) fateIn(gateway string) func(sharenat.Connections, leaving) Fate {
 	vpc := sharenat.DefaultVPC
 	if gw, err := c.gatewayLister.Get(gateway); err == nil {
 		vpc = c.gatewayVPC(gw)
 	}
-	return func(connections sharenat.Connections, since time.Time) Fate {
+	return func(connections sharenat.Connections, times leaving) Fate {
 		address := connections.Backend.Addr()
 		fate := Ended
 		for _, pod := range listIndex[*corev1.Pod](c.podIndexer, podsByAddress, address.String()) {
 			switch {
-			case ended(pod) || pod.CreationTimestamp.After(since) || !c.hasIn(pod, address, vpc):
-			case pod.DeletionTimestamp != nil || !isReady(pod):
+			case ended(pod) || pod.CreationTimestamp.After(times.made) || !c.hasIn(pod, address, vpc):
+			case pod.DeletionTimestamp != nil || !readyBefore(pod, times.left):
 				return Alive
 			default:
 				fate = Withdrawn
@@ -216,8 +218,10 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-func isReady(pod *corev1.Pod) bool {
+// readyBefore says that a Pod is ready, and was so when its rule was deleted: else that may well have been for its not being
+// ready, and it is ready again. The API tells both times to the second.
+func readyBefore(pod *corev1.Pod, deleted time.Time) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && c.LastTransitionTime.Add(time.Second).Before(deleted)
 	})
 }

@@ -46,10 +46,10 @@ func TestLeaversHeed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := leavers{}
 			for connections := range tc.fates {
-				l[connections] = time.Time{}
+				l[connections] = leaving{}
 			}
 			got := ""
-			for _, a := range l.heed(tc.actions, func(c sharenat.Connections, _ time.Time) Fate { return tc.fates[c] }) {
+			for _, a := range l.heed(tc.actions, func(c sharenat.Connections, _ leaving) Fate { return tc.fates[c] }) {
 				if a.Verb == sharenat.SyncVerb {
 					stdin, err := a.stdin()
 					if err != nil {
@@ -142,6 +142,22 @@ func TestConnectionsGoWithAnIdentityThatIsTakenAway(t *testing.T) {
 	f.deletePod("p")
 	f.settled()
 	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp"}, f.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// It was not ready, its rule is deleted, and it is ready again before anybody has looked.
+func TestConnectionsOutliveAFlap(t *testing.T) {
+	f := running(t)
+	pod := backendPod("p", "10.1.0.1", "inner", corev1.ConditionTrue)
+	pod.Status.Conditions[0].LastTransitionTime = metav1.Now()
+	f.createPod(pod)
+	f.createRule(rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress)))
+	f.until("rule is ready", f.rulesReady(1))
+	f.settled()
+	f.lines()
+	f.deleteRules("a")
+	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp keep-tcp"}, f.lines()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

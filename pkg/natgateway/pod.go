@@ -47,7 +47,7 @@ type knowledge struct {
 	failure   string   // of the last call, empty after a success
 	rejected  map[sharenat.Identity]string
 	retry     time.Duration // until what is rejected is tried again; it grows
-	outdated  bool // it was told that the script is an older one
+	outdated  bool          // it was told that the script is an older one
 	// inFlight are the identities that a call which is under way may change: what the content says of them is not true yet.
 	inFlight     map[sharenat.Identity]struct{}
 	fullInFlight bool
