@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,7 @@ type handler struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
 	w := &world{
 		t: t, r: rand.New(rand.NewPCG(seed, 2)), inOrder: seed%2 == 0, rightful: map[sharenat.Identity]map[string]bool{},
 		theirs: map[string]*handler{}, passes: map[string][]func(){},
@@ -130,7 +132,7 @@ func (w *world) change(f func(*objects)) {
 
 func (w *world) uid() types.UID {
 	w.uids++
-	return types.UID(fmt.Sprint(w.uids))
+	return types.UID(strconv.Itoa(w.uids))
 }
 
 // advance shows an informer a little more, or all there is.
@@ -167,7 +169,7 @@ func (w *world) owner(eip string, port int32) string {
 		}
 	}
 	for _, rule := range now.rules {
-		if len(rule.Labels[sharenat.OwnerNameLabel]) == 0 && rule.DeletionTimestamp == nil && rule.Spec.EIP == eip && rule.Spec.ExternalPort == fmt.Sprint(port) {
+		if len(rule.Labels[sharenat.OwnerNameLabel]) == 0 && rule.DeletionTimestamp == nil && rule.Spec.EIP == eip && rule.Spec.ExternalPort == strconv.Itoa(int(port)) {
 			return byHand
 		}
 	}
