@@ -37,14 +37,17 @@ type Server interface {
 
 // Register serves every kind at its path.
 func (v *Validator) Register(server Server) {
-	for path, h := range map[string]admission.Handler{
-		PathRule:    &handler[kubeovnv1.IptablesDnatRule, *kubeovnv1.IptablesDnatRule]{v, KindRule},
-		PathFIP:     &handler[kubeovnv1.IptablesFIPRule, *kubeovnv1.IptablesFIPRule]{v, KindFIP},
-		PathEIP:     &handler[kubeovnv1.IptablesEIP, *kubeovnv1.IptablesEIP]{v, KindEIP},
-		PathGateway: &handler[kubeovnv1.VpcNatGateway, *kubeovnv1.VpcNatGateway]{v, KindGateway},
-		PathService: &handler[corev1.Service, *corev1.Service]{v, KindService},
+	for _, hook := range []struct {
+		path    string
+		handler admission.Handler
+	}{
+		{PathRule, &handler[kubeovnv1.IptablesDnatRule, *kubeovnv1.IptablesDnatRule]{v, KindRule}},
+		{PathFIP, &handler[kubeovnv1.IptablesFIPRule, *kubeovnv1.IptablesFIPRule]{v, KindFIP}},
+		{PathEIP, &handler[kubeovnv1.IptablesEIP, *kubeovnv1.IptablesEIP]{v, KindEIP}},
+		{PathGateway, &handler[kubeovnv1.VpcNatGateway, *kubeovnv1.VpcNatGateway]{v, KindGateway}},
+		{PathService, &handler[corev1.Service, *corev1.Service]{v, KindService}},
 	} {
-		server.Register(path, &admission.Webhook{Handler: h})
+		server.Register(hook.path, &admission.Webhook{Handler: hook.handler})
 	}
 }
 
