@@ -64,7 +64,7 @@ func TestGatewayFromNothing(t *testing.T) {
 	f.settled()
 
 	lists, changes := f.script.takeCalls()
-	if diff := cmp.Diff([]string{"init", "eip-add", "subnet-route-add"}, verbs(changes)); diff != "" || len(lists) != 1 {
+	if diff := cmp.Diff([]string{"init", "subnet-route-add", "eip-add"}, verbs(changes)); diff != "" || len(lists) != 1 {
 		t.Errorf("%d listings; changing calls (-want +got):\n%s", len(lists), diff)
 	}
 	gw := f.gateway()
@@ -194,7 +194,7 @@ func TestContainerRestartIsOneSync(t *testing.T) {
 	f.until("all backends are back", func() bool { return f.script.backends(podKey(0)) == 20 })
 	f.settled()
 	_, changes := f.script.takeCalls()
-	if diff := cmp.Diff([]string{"init", "eip-add", "subnet-route-add", sharenat.SyncVerb}, verbs(changes)); diff != "" {
+	if diff := cmp.Diff([]string{"init", "subnet-route-add", sharenat.SyncVerb, "eip-add"}, verbs(changes)); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if n := len(f.patches("iptables-dnat-rules", "")); n != 0 {

@@ -182,8 +182,9 @@ func (a *Action) Apply(c *Content) {
 	}
 }
 
-// Plan gives the calls that make the content what is wanted, in order: what is needed first, additions before removals.
-// There is nothing to do when there are none.
+// Plan gives the calls that make the content what is wanted, in order: what is needed first, additions before removals. An EIP
+// comes after what is served at it: eip-add announces it to the neighbours, and a pod that draws them to itself before it is filled
+// resets their connections. There is nothing to do when there are none.
 func Plan(want *State, have *Content) []Action {
 	var actions []Action
 	if !have.Initialized {
@@ -192,12 +193,12 @@ func Plan(want *State, have *Content) []Action {
 	eipAdd, eipReplace, eipDel := planEIPs(want, have)
 	routeAdd, routeDel := planRoutes(want, have)
 	dnatAdd, dnatReplace, dnatDel := planExclusives(want, have)
-	actions = append(actions, eipReplace...)
-	actions = append(actions, eipAdd...)
 	actions = append(actions, routeAdd...)
 	actions = append(actions, planShares(want, have)...)
 	actions = append(actions, dnatReplace...)
 	actions = append(actions, dnatAdd...)
+	actions = append(actions, eipReplace...)
+	actions = append(actions, eipAdd...)
 	actions = append(actions, dnatDel...)
 	actions = append(actions, routeDel...)
 	return append(actions, eipDel...)

@@ -287,8 +287,8 @@ func TestPlan(t *testing.T) {
 		{name: "all in place", have: listing(good...)},
 		{
 			name: "nothing there", have: listing("init eth0,net1"), want: []string{
-				"eip-add 203.0.113.10/24", "subnet-route-add 10.2.0.0/16,10.1.0.1", "nft-dnat-map-sync full set 203.0.113.10:53/tcp 203.0.113.10:80/tcp",
-				"dnat-add 203.0.113.10,22,tcp,10.1.0.9,22",
+				"subnet-route-add 10.2.0.0/16,10.1.0.1", "nft-dnat-map-sync full set 203.0.113.10:53/tcp 203.0.113.10:80/tcp",
+				"dnat-add 203.0.113.10,22,tcp,10.1.0.9,22", "eip-add 203.0.113.10/24",
 			},
 		},
 		{name: "one differs", have: listing(append(base[:len(base):len(base)], line(web, want.Shares[web].Digest), line(dns, "-"))...), want: []string{"nft-dnat-map-sync delta set 203.0.113.10:53/tcp"}},
@@ -309,8 +309,9 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			name: "an older script", have: NewLegacyContent(want), want: []string{
-				"init", "eip-add 203.0.113.10/24", "subnet-route-add 10.2.0.0/16,10.1.0.1",
+				"init", "subnet-route-add 10.2.0.0/16,10.1.0.1",
 				"nft-dnat-map-add 203.0.113.10,53,tcp,none,0,10.1.0.4:53 203.0.113.10,80,tcp,none,0,10.1.0.4:80@10.1.0.5:80", "dnat-add 203.0.113.10,22,tcp,10.1.0.9,22",
+				"eip-add 203.0.113.10/24",
 			},
 		},
 	}
@@ -386,7 +387,7 @@ func TestLegacyContentRemovesWhatIsOnItsWayOut(t *testing.T) {
 	want := Desired(snapshotOf(gone), nil)
 	have := NewLegacyContent(want)
 	got := describeActions(Plan(want, have))
-	if diff := cmp.Diff([]string{"init", "eip-add 203.0.113.10/24", "subnet-route-add 10.2.0.0/16,10.1.0.1", "nft-dnat-map-del 203.0.113.10,80,tcp"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"init", "subnet-route-add 10.2.0.0/16,10.1.0.1", "nft-dnat-map-del 203.0.113.10,80,tcp", "eip-add 203.0.113.10/24"}, got); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }
