@@ -41,15 +41,15 @@ bench: ## Run the benchmarks
 	@hack/bench.sh $(ARGS)
 
 .PHONY: generate
-generate: ## Generate deepcopy functions, clients and CRDs from pkg/apis
-	@hack/update-codegen.sh
+generate: ## Generate deepcopy functions, clients and CRDs from pkg/apis, and from them the charts' and install.sh
+	@hack/update-codegen.sh && hack/update-charts.sh
 
 .PHONY: verify
 verify: ## Check that generated code is up to date, modules are tidy, and lint
 	@hack/verify.sh
 
 .PHONY: lint
-lint: ## Run the linters over Go and shell
+lint: ## Run the linters over Go, shell and charts
 	@hack/lint.sh
 
 .PHONY: image

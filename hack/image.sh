@@ -36,7 +36,8 @@ found=$(engine)
 
 build=("$found" build)
 if [[ -n ${IMAGE_PLATFORMS:-} ]]; then
-  [[ $found == docker ]] && docker buildx version >/dev/null 2>&1 || die "IMAGE_PLATFORMS needs docker buildx"
+  [[ $found == docker ]] || die "IMAGE_PLATFORMS needs docker buildx"
+  docker buildx version >/dev/null 2>&1 || die "IMAGE_PLATFORMS needs docker buildx"
   build=(docker buildx build --platform "$IMAGE_PLATFORMS")
   [[ ${IMAGE_PUSH:-} == true ]] && build+=(--push)
 fi

@@ -8,6 +8,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 "$ROOT/hack/setup.sh"
 cd "$ROOT"
 step "unit tests" go test "$@" ./...
+# As Helm itself is built (hack/build-tools.sh), so that nothing of it is compiled twice.
+step "unit tests of the charts" env CGO_ENABLED=0 go -C test/charts test -trimpath ./...
 
 # The lab's node is tested against a real control plane.
 KUBE_OVN_LAB_PATH=$("$ROOT/hack/build-tools.sh" etcd controlplane)

@@ -54,8 +54,66 @@ readme() {
   sed "1,/<!-- values -->/d" "charts/$1/README.md.gotmpl"
 }
 
+helm=$("$ROOT/hack/build-tools.sh" helm)/helm
+
+# objects FLAG… prints what the chart kube-ovn makes, with marks where install.sh puts its settings.
+objects() {
+  "$helm" template "$@" install-sh charts/kube-ovn --set namespace=install-sh-namespace,replicaCount=9 \
+    --set global.registry.address=install-sh-registry,global.images.kubeovn.tag=install-sh-tag 2>/dev/null |
+    sed -e '/^# Source: /d' -e '/helm\.sh\/chart: /d' -e '/helm\.sh\/hook/d' -e '/^ *# /d' \
+      -e 's/managed-by: Helm$/managed-by: install.sh/' -e '/app\.kubernetes\.io\/version: /d' \
+      -e 's/helm\.sh\/resource-policy: keep/kubeovn.io\/installed-by: install.sh/' |
+    sed -e '/^  annotations:$/{N;/\n    /!s/^  annotations:\n//;}' # where nothing is left of them
+}
+
+# only PATTERN keeps the documents that have a line like it, without PATTERN's negation "!": those that have none.
+only() {
+  awk -v want="${1#!}" -v not="$([[ $1 == !* ]] && echo 1 || echo 0)" '
+    function flush() { if (doc ~ /[^ \n]/ && (doc ~ want) != not) printf "---\n%s", doc; doc = "" }
+    /^---$/ { flush(); next }
+    /^$/ { next }
+    { doc = doc $0 "\n" }
+    END { flush() }'
+}
+
+# manifest NAME prints a function of install.sh that prints what comes in.
+manifest() {
+  echo "manifest_$1() {"
+  echo "  cat <<'EOF'"
+  cat
+  printf 'EOF\n}\n\n'
+}
+
+readonly webhook='kubernetes.io/name: kube-ovn-webhook' crd_kind='kind: CustomResourceDefinition' hook='name: kube-ovn-nftable-lb-setup-' map_kind='kind: ConfigMap'
+
+manifests() {
+  local on=(--set func.ENABLE_NFTABLE_LB_SVC=true) check=(--set webhook.enabled=true --set webhook.replicas=9) alone=(--set installMode=alone) beside=(--set installMode=beside)
+  objects "${alone[@]}" | only "$crd_kind" | manifest crds
+  objects "${alone[@]}" | only 'name: ovn-vpc-nat-config' | manifest config_image
+  objects "${alone[@]}" | only 'name: ovn-vpc-nat-gw-config' | manifest config_switch
+  objects "${on[@]}" "${beside[@]}" | only "!$hook" | manifest beside
+  objects "${on[@]}" "${alone[@]}" | only "!$crd_kind|$map_kind|$hook" | manifest alone
+  objects "${alone[@]}" | only "!$crd_kind|$map_kind|$hook" | manifest gateways
+  objects "${check[@]}" "${beside[@]}" | only "$webhook" | manifest webhook_beside
+  objects "${check[@]}" "${alone[@]}" | only "$webhook" | manifest webhook_alone
+  objects "${on[@]}" "${beside[@]}" | only "${hook}crd" | manifest job_crd
+  objects "${on[@]}" "${beside[@]}" | only "${hook}withdraw" | manifest job_withdraw
+}
+
+installer() {
+  local version
+  version=$(awk '$1 == "appVersion:" { print $2 }' charts/kube-ovn/Chart.yaml)
+  manifests >"$work/manifests"
+  sed -e "/^@MANIFESTS@\$/{r $work/manifests
+d}" -e "s/@VERSION@/$version/g" hack/install/install.sh.in
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 mkdir -p "$out/$lib/templates" "$out/charts/kube-ovn" "$out/charts/kube-ovn-v2"
 crds >"$out/$lib/templates/_crds.tpl"
 for chart in kube-ovn kube-ovn-v2; do
   readme "$chart" >"$out/charts/$chart/README.md"
 done
+installer >"$out/install.sh"
+chmod +x "$out/install.sh"

@@ -29,8 +29,8 @@ licensed() {
   }
 }
 
-vetted() { go vet ./... && go -C test vet ./...; }
-tidy() { go mod tidy -diff && go -C test mod tidy -diff; }
+vetted() { go vet ./... && go -C test vet ./... && CGO_ENABLED=0 go -C test/charts vet -trimpath ./...; }
+tidy() { go mod tidy -diff && go -C test mod tidy -diff && go -C test/charts mod tidy -diff; }
 
 status=0
 step "gofmt" formatted || status=1
@@ -38,5 +38,6 @@ step "licence headers" licensed || status=1
 step "go vet" vetted || status=1
 step "tidy modules" tidy || status=1
 step "generated code" "$ROOT/hack/verify-codegen.sh" || status=1
+step "charts and install.sh" "$ROOT/hack/verify-charts.sh" || status=1
 "$ROOT/hack/lint.sh" || status=1
 ((status == 0)) || die "something has to be put right, see above"

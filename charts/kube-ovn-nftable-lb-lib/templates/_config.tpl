@@ -18,6 +18,7 @@ Every template here takes a dict of two: "root" is the chart's own root context,
   resources, nodeSelector, tolerations, affinity, priorityClassName
   natGateway.enabled, natGateway.namePrefix
   gatewayNamespaces    where gateways may run besides namespace; ["*"]: anywhere
+  webhook.enabled, .replicas, .certManager, .tlsMinVersion, .resources
   ownerFinalizers      the API server has OwnerReferencesPermissionEnforcement on
 */ -}}
 

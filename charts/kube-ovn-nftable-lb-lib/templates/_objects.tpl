@@ -14,6 +14,10 @@
 ---
 {{ include "kube-ovn-nftable-lb-lib.controller" . }}
 {{- end }}
+{{- if .config.webhook.enabled }}
+---
+{{ include "kube-ovn-nftable-lb-lib.webhook" . }}
+{{- end }}
 {{- if and .config.withdraw (or .config.enabled .root.Release.IsUpgrade) }}
 ---
 {{ include "kube-ovn-nftable-lb-lib.setupWithdraw" . }}

@@ -31,5 +31,6 @@ affinity: {{ toJson $controller.affinity }}
 priorityClassName: {{ $controller.priorityClassName }}
 natGateway: {{ toJson (dict "enabled" .Values.features.enableNatGateways "namePrefix" .Values.natGw.namePrefix) }}
 gatewayNamespaces: {{ toJson .Values.natGw.namespaces }}
+webhook: {{ toJson .Values.webhook }}
 ownerFinalizers: {{ .Values.ownerReferencesPermissionEnforcement }}
 {{- end }}

@@ -32,5 +32,6 @@ affinity: {{ toJson $controller.affinity }}
 priorityClassName: {{ $controller.priorityClassName }}
 natGateway: {{ toJson (dict "enabled" .Values.func.ENABLE_NAT_GW "namePrefix" .Values.natGwNamePrefix) }}
 gatewayNamespaces: {{ toJson .Values.natGwNamespaces }}
+webhook: {{ toJson .Values.webhook }}
 ownerFinalizers: {{ .Values.ownerReferencesPermissionEnforcement }}
 {{- end }}
