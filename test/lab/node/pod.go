@@ -478,7 +478,9 @@ func (w *worker) writeStatuses(ctx context.Context) {
 func (w *worker) writeStatus(ctx context.Context) error {
 	o := w.observe()
 	status := podStatus(o, time.Now())
-	if w.written != nil && reflect.DeepEqual(*w.written, status) {
+	// Others write conditions as well where there are gates: what they have written last must not be lost, nor go unanswered.
+	gated := len(o.pod.Spec.ReadinessGates) > 0
+	if w.written != nil && reflect.DeepEqual(*w.written, status) && (!gated || reflect.DeepEqual(o.pod.Status.Conditions, status.Conditions)) {
 		return nil
 	}
 	if finishedPhase(o.pod.Status.Phase) && !finishedPhase(status.Phase) {
@@ -488,7 +490,11 @@ func (w *worker) writeStatus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = w.patch(ctx, map[string]any{"metadata": map[string]any{"uid": w.uid}, "status": body}, "status")
+	metadata := map[string]any{"uid": w.uid}
+	if gated {
+		metadata["resourceVersion"] = o.pod.ResourceVersion
+	}
+	err = w.patch(ctx, map[string]any{"metadata": metadata, "status": body}, "status")
 	if err == nil {
 		w.written = &status
 	}
