@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -296,37 +295,6 @@ func TestPinsAreNotRead(t *testing.T) {
 	eventually(t, "all pins are there", func() bool {
 		return strings.Count(g.must("nft", "list", "map", "ip", "kube-ovn", "aff-"+hash(s)), "expires") == pins
 	})
-}
-
-// TestThousandBackends reports what a call costs beside nft reading the same rules; it judges nothing, machines differ.
-func TestThousandBackends(t *testing.T) {
-	g := newGateway(t)
-	cpu := func(stdin string, args ...string) time.Duration {
-		t.Helper()
-		cmd := exec.Command("ip", append([]string{"netns", "exec", g.ns}, args...)...)
-		cmd.Stdin = strings.NewReader(stdin)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	}
-	for name, s := range map[string]sharenat.Share{"none": many("tcp:80", 1000), "ClientIP": sticky(60, many("tcp:80", 1000))} {
-		g.full(s)
-		g.holds(s)
-		rules := "delete table ip kube-ovn\n" + g.must("nft", "list", "table", "ip", "kube-ovn")
-		in, err := sharenat.EncodeFull([]sharenat.Share{s})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ours, floor []time.Duration
-		for range 5 {
-			ours = append(ours, cpu(string(in), "bash", g.script, "nft-dnat-map-sync"))
-			floor = append(floor, cpu(rules, "nft", "-f", "-"))
-		}
-		slices.Sort(ours)
-		slices.Sort(floor)
-		t.Logf("%s: processor time %v, nft -f %v (medians of 5)", name, ours[2], floor[2])
-	}
 }
 
 // The script keeps to what all awks agree on.

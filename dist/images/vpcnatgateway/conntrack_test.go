@@ -14,7 +14,7 @@ import (
 
 // talker is a UDP client that keeps its source port.
 type talker struct {
-	t *testing.T
+	t testing.TB
 	net.Conn
 }
 

@@ -86,7 +86,7 @@ func enterRoom() int {
 
 // gateway is a network namespace in which the script runs.
 type gateway struct {
-	t      *testing.T
+	t      testing.TB
 	ns     string
 	script string
 	env    []string
@@ -94,7 +94,7 @@ type gateway struct {
 
 var namespaces atomic.Int32
 
-func newNamespace(t *testing.T, role string) string {
+func newNamespace(t testing.TB, role string) string {
 	t.Helper()
 	ns := fmt.Sprintf("%s-%d", role, namespaces.Add(1))
 	shell(t, "ip netns add "+ns+" && ip -n "+ns+" link set lo up")
@@ -103,7 +103,7 @@ func newNamespace(t *testing.T, role string) string {
 }
 
 // newGateway is a gateway without a network around it.
-func newGateway(t *testing.T) *gateway {
+func newGateway(t testing.TB) *gateway {
 	t.Helper()
 	ns := newNamespace(t, "gw")
 	shell(t, fmt.Sprintf(`ip -n %[1]s link add eth0 type veth peer name eth0p
@@ -113,7 +113,7 @@ func newGateway(t *testing.T) *gateway {
 	return &gateway{t: t, ns: ns, script: scriptPath(t), env: []string{"GATEWAY_V4=203.0.113.1"}}
 }
 
-func scriptPath(t *testing.T) string {
+func scriptPath(t testing.TB) string {
 	t.Helper()
 	path, err := filepath.Abs("nat-gateway.sh")
 	if err != nil {
@@ -214,7 +214,7 @@ func (g *gateway) set(shares ...sharenat.Share) {
 }
 
 // normal brings the shares into canonical form.
-func normal(t *testing.T, shares []sharenat.Share) []sharenat.Share {
+func normal(t testing.TB, shares []sharenat.Share) []sharenat.Share {
 	t.Helper()
 	for i := range shares {
 		shares[i].Normalize()
@@ -275,7 +275,7 @@ func from(s sharenat.Share, prefixes ...string) sharenat.Share {
 	return s
 }
 
-func shell(t *testing.T, script string) {
+func shell(t testing.TB, script string) {
 	t.Helper()
 	if out, err := exec.Command("bash", "-euc", script).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", script, err, out)
