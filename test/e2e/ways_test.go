@@ -51,6 +51,18 @@ func (n nics) counts(ctx context.Context) map[string]int {
 	return counts
 }
 
+// ask has a client make connections, and says how many arrived at each kind of NIC.
+func (n nics) ask(ctx context.Context, client Client, to Target, connections int) map[string]int {
+	GinkgoHelper()
+	before := n.counts(ctx)
+	AskAll(ctx, client, to, connections)
+	arrived := n.counts(ctx)
+	for kind := range arrived {
+		arrived[kind] -= before[kind]
+	}
+	return arrived
+}
+
 // sources are the addresses that backends saw of a client.
 func sources(ctx context.Context, client Client, to Target, count int) []netip.Addr {
 	GinkgoHelper()
@@ -101,10 +113,9 @@ var _ = Describe("The two ways in", Serial, Lab, func() {
 				{s.ClientIn(ctx, "in-default-vpc", DefaultSubnet), primary},
 			} {
 				WaitAnswers(ctx, kind.client, to, Names(pods)...)
-				before := counters.counts(ctx)
-				AskAll(ctx, kind.client, to, connections)
-				after := counters.counts(ctx)
-				arrived := map[string]int{primary: after[primary] - before[primary], attached: after[attached] - before[attached]}
+				// Before kube-proxy has heard of the Service, nodes go by the network, and are answered as well.
+				Wait(ctx, func(ctx context.Context) map[string]int { return counters.ask(ctx, kind.client, to, 2) }).Should(HaveKeyWithValue(kind.nic, 2))
+				arrived := counters.ask(ctx, kind.client, to, connections)
 				Expect(arrived).To(Equal(map[string]int{primary: 0, attached: 0, kind.nic: connections}), "connections of %s, by NIC", kind.client.Name())
 				seen := sources(ctx, kind.client, to, 4)
 				Measured{
