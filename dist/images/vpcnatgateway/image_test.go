@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
@@ -93,6 +94,21 @@ func TestImage(t *testing.T) {
 	script("", "dnat-del", eip+",22,tcp,10.1.0.9,22")
 	script("", "subnet-route-del", "10.2.0.0/16")
 	script("", "eip-del", eip+"/24")
+}
+
+// TestImageOnStock shows that building on Kube-OVN's image looks for the same programs.
+func TestImageOnStock(t *testing.T) {
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`for program in ([^;]*);`).FindStringSubmatch(strings.ReplaceAll(string(text), "\\\n", " "))
+	if m == nil {
+		t.Fatal("the Dockerfile looks for no programs")
+	}
+	if diff := cmp.Diff(programs, strings.Fields(m[1])); diff != "" {
+		t.Errorf("programs (-want +got):\n%s", diff)
+	}
 }
 
 // dockerfile is what a stage of a Dockerfile does.
