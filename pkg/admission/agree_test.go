@@ -139,7 +139,8 @@ func (w *world) change(rules map[string]*kubeovnv1.IptablesDnatRule, fips map[st
 		}
 		return creating(fip)
 	case 1, 2:
-		for _, name := range slices.Sorted(maps.Keys(rules)) {
+		if names := slices.Sorted(maps.Keys(rules)); len(names) > 0 {
+			name := pick(w.r, names...)
 			old := rules[name]
 			if w.r.IntN(2) == 0 { // it is gone at once, or it stays for a while
 				delete(rules, name)
@@ -234,7 +235,7 @@ func TestAffinityInPlace(t *testing.T) {
 			if share.Affinity != is && (last || share.Affinity != was) {
 				t.Fatalf("seed %d, step %d: affinity %q", seed, step, share.Affinity)
 			}
-			if first := slices.Min(slices.Collect(maps.Keys(rules))); sharenat.Affinity(share.Affinity) != affinityOf(t, rules[first]) {
+			if first := slices.Min(slices.Collect(maps.Keys(rules))); share.Affinity != affinityOf(t, rules[first]) {
 				t.Fatalf("seed %d, step %d: not the affinity of the first rule by name", seed, step)
 			}
 		}

@@ -25,31 +25,31 @@ func (m mux) Register(path string, hook http.Handler) { m[path] = hook }
 
 var _ Server = mux{}
 
-func (m mux) post(t testing.TB, path string, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-	t.Helper()
+func (m mux) post(tb testing.TB, path string, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	tb.Helper()
 	review := admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"}, Request: req,
 	}
 	body, err := json.Marshal(review)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body))
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	m[path].ServeHTTP(w, r)
 	var answer admissionv1.AdmissionReview
 	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
-		t.Fatalf("answer %q: %v", w.Body, err)
+		tb.Fatalf("answer %q: %v", w.Body, err)
 	}
 	if answer.Response == nil || answer.Response.UID != req.UID {
-		t.Fatalf("answer %q is to another request", w.Body)
+		tb.Fatalf("answer %q is to another request", w.Body)
 	}
 	return answer.Response
 }
 
-func raw(t testing.TB, obj any) runtime.RawExtension {
-	t.Helper()
+func raw(tb testing.TB, obj any) runtime.RawExtension {
+	tb.Helper()
 	if obj == nil {
 		return runtime.RawExtension{}
 	}
@@ -58,7 +58,7 @@ func raw(t testing.TB, obj any) runtime.RawExtension {
 	}
 	text, err := json.Marshal(obj)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return runtime.RawExtension{Raw: text}
 }

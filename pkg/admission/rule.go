@@ -282,7 +282,7 @@ func discordError(discord sharenat.Discord, rule, peer *kubeovnv1.IptablesDnatRu
 	case sharenat.BothExclusive:
 		return field.Invalid(port, spec.ExternalPort, fmt.Sprintf("%s is taken by IptablesDnatRule %s of type exclusive", identity, peer.Name))
 	case sharenat.DifferentAffinity:
-		if _, err := sharenat.ParseAffinity(spec.SessionAffinity, spec.SessionAffinityTimeoutSeconds); err != nil {
+		if !isAffinity(spec) {
 			return nil
 		}
 		return field.Invalid(specPath.Child("sessionAffinity"), spec.SessionAffinity, fmt.Sprintf(
@@ -297,6 +297,11 @@ func discordError(discord sharenat.Discord, rule, peer *kubeovnv1.IptablesDnatRu
 	case sharenat.Accord:
 	}
 	return nil
+}
+
+func isAffinity(spec *kubeovnv1.IptablesDnatRuleSpec) bool {
+	_, err := sharenat.ParseAffinity(spec.SessionAffinity, spec.SessionAffinityTimeoutSeconds)
+	return err == nil
 }
 
 func isType(s string) bool {

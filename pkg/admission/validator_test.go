@@ -24,8 +24,8 @@ import (
 )
 
 // newValidator makes a Validator whose caches hold some objects while the API server holds others.
-func newValidator(t testing.TB, cached, live []metav1.Object) (*Validator, *fake.Clientset) {
-	t.Helper()
+func newValidator(tb testing.TB, cached, live []metav1.Object) (*Validator, *fake.Clientset) {
+	tb.Helper()
 	services := map[string]runtime.Object{}
 	split := func(list []metav1.Object) (ours []runtime.Object) {
 		for _, obj := range list {
@@ -35,22 +35,22 @@ func newValidator(t testing.TB, cached, live []metav1.Object) (*Validator, *fake
 			}
 			o, ok := obj.(runtime.Object)
 			if !ok {
-				t.Fatalf("%T is no object", obj)
+				tb.Fatalf("%T is no object", obj)
 			}
 			ours = append(ours, o)
 		}
 		return ours
 	}
-	server, behind := clienttest.NewClientset(t, split(live)...), clienttest.NewClientset(t, split(cached)...)
+	server, behind := clienttest.NewClientset(tb, split(live)...), clienttest.NewClientset(tb, split(cached)...)
 	kube := kubefake.NewClientset(slices.Collect(maps.Values(services))...)
 	kubeInformers := informers.NewSharedInformerFactory(kube, 0)
 	kubeOvnInformers := externalversions.NewSharedInformerFactory(behind, 0)
 	v, err := New(Options{KubeOvnClient: server, KubeInformers: kubeInformers, KubeOvnInformers: kubeOvnInformers})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(func() {
+	ctx, cancel := context.WithCancel(tb.Context())
+	tb.Cleanup(func() {
 		cancel()
 		kubeInformers.Shutdown()
 		kubeOvnInformers.Shutdown()

@@ -116,7 +116,8 @@ func TestEIPAddress(t *testing.T) {
 		{"IPv6", kubeovnv1.IptablesEIP{Status: kubeovnv1.IptablesEIPStatus{IP: "2001:db8::1"}}, "invalid IP", true},
 		{
 			"ready with IPv6 alone",
-			kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V6ip: "2001:db8::1"}, Status: kubeovnv1.IptablesEIPStatus{Ready: true}}, "invalid IP", true,
+			kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V6ip: "2001:db8::1"}, Status: kubeovnv1.IptablesEIPStatus{Ready: true}},
+			"invalid IP", true,
 		},
 		{"garbage", kubeovnv1.IptablesEIP{Status: kubeovnv1.IptablesEIPStatus{IP: "x", Ready: true}}, "invalid IP", false},
 		{"IPv6 asked for", kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V6ip: "2001:db8::1"}}, "invalid IP", false},
