@@ -15,7 +15,7 @@ import (
 
 // maxGetRounds is after how many rounds of reading single objects all of their kind are read at once: when a thousand rules have just been
 // deleted, each of them would be blamed in turn.
-const maxGetRounds = 2
+const maxGetRounds = 3
 
 // live reads from the API server what a refusal rests on.
 type live struct {
@@ -27,11 +27,14 @@ type live struct {
 	// whole kinds were read.
 	whole  map[Kind]bool
 	failed bool
+	// outdated are the objects of the last round that the cache has otherwise, with the version that it has.
+	outdated map[Ref]string
 }
 
 // confirm reads the evidence of refusals that was not read yet into the snapshot. It returns false when there is none, so that the
 // verdict stands. So it does when something cannot be read: what the cache says is then the best there is.
 func (l *live) confirm(ctx context.Context, s *Snapshot, v Verdict) bool {
+	l.outdated = map[Ref]string{}
 	if len(v.Refusals) == 0 {
 		return false
 	}
@@ -132,8 +135,10 @@ func replace[T any, P object[T]](ctx context.Context, l *live, objects *[]P, ref
 	if !l.took(ctx, ref.Kind, err) {
 		return
 	}
-	// The list may be an index's own.
-	*objects = slices.DeleteFunc(slices.Clone(*objects), func(o P) bool { return o.GetName() == ref.Name })
+	if before := find(*objects, ref.Name); before != nil && l.outdated != nil && (gone || obj.GetResourceVersion() != before.GetResourceVersion()) {
+		l.outdated[ref] = before.GetResourceVersion()
+	}
+	*objects = slices.DeleteFunc(*objects, func(o P) bool { return o.GetName() == ref.Name })
 	if !gone {
 		*objects = append(*objects, obj)
 	}

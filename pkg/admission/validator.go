@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
@@ -123,9 +124,47 @@ func (v *Validator) Review(ctx context.Context, req Request) (Verdict, error) {
 	s := v.snapshot(ctx, req, l)
 	verdict := v.Decide(req, s)
 	for l.confirm(ctx, s, verdict) {
+		if v.catchUp(ctx, l.outdated) {
+			s = v.snapshot(ctx, req, l)
+		}
 		verdict = v.Decide(req, s)
 	}
 	return verdict, nil
+}
+
+// catchUpTime is how long the caches are waited for once they are known to be behind. Mostly they are by milliseconds.
+const catchUpTime = 200 * time.Millisecond
+
+// catchUp waits until the caches do not hold objects in versions any more that are known to be outdated. Where one rule has just gone, others have
+// mostly gone with it, and need not be read one by one then.
+func (v *Validator) catchUp(ctx context.Context, outdated map[Ref]string) bool {
+	if len(outdated) == 0 {
+		return false
+	}
+	behind := func() bool {
+		for ref, version := range outdated {
+			if is, there := v.cachedVersion(ref); there && is == version {
+				return true
+			}
+		}
+		return false
+	}
+	return wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, catchUpTime, true, func(context.Context) (bool, error) {
+		return !behind(), nil
+	}) == nil
+}
+
+func (v *Validator) cachedVersion(ref Ref) (version string, there bool) {
+	informer := map[Kind]cache.SharedIndexInformer{KindRule: v.rules, KindFIP: v.fips, KindEIP: v.eips, KindGateway: v.gateways}[ref.Kind]
+	obj, there, err := informer.GetIndexer().GetByKey(ref.Name)
+	if err != nil || !there {
+		return "", false
+	}
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return "", false
+	}
+	return o.GetResourceVersion(), true
 }
 
 // snapshot collects what may matter for a request.

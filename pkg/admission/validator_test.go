@@ -138,7 +138,7 @@ func TestReview(t *testing.T) {
 		},
 		{
 			name: "an EIP whose thousand rules have just gone", req: removing(a), cached: here(rules...), live: here(),
-			reads: map[string]int{"get iptables-dnat-rules": 2, "list iptables-dnat-rules": 1},
+			reads: map[string]int{"get iptables-dnat-rules": 3, "list iptables-dnat-rules": 1},
 		},
 		{
 			name: "an EIP whose thousand rules are there", req: removing(a), cached: here(rules...), live: here(rules...),
@@ -219,5 +219,35 @@ func TestReviewBeforeSync(t *testing.T) {
 	cancel()
 	if got, err := v.Review(ctx, creating(newRule("r"))); err == nil {
 		t.Errorf("answered %+v", got)
+	}
+}
+
+// TestCatchUp: caches that are behind are waited for, so that a thousand rules that have just gone cost one read.
+func TestCatchUp(t *testing.T) {
+	eip := newEIP(eipA, "203.0.113.10", gwA)
+	gone := thousand(func(i int) metav1.Object { return newRule(fmt.Sprintf("r%03d", i), owned(api), backend("10.1.0.5")) })
+	v, server := newValidator(t, append(gone, eip), []metav1.Object{eip})
+	if !v.waitForSync(t.Context()) {
+		t.Fatal("not in sync")
+	}
+	server.PrependReactor("get", "iptables-dnat-rules", func(clienttesting.Action) (bool, runtime.Object, error) {
+		go func() {
+			for _, rule := range gone {
+				if err := v.rules.GetStore().Delete(rule); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		return false, nil, nil
+	})
+	got, err := v.Review(t.Context(), byController(creating(newRule("lb-web", owned(web)))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Refusals) > 0 {
+		t.Errorf("refused: %v", texts(got.Refusals))
+	}
+	if n := reads(server)["get iptables-dnat-rules"]; n == 0 || n > maxGetRounds {
+		t.Errorf("reads: %v", reads(server))
 	}
 }
