@@ -182,7 +182,7 @@ func addressesIn(pod *corev1.Pod, subnet *kubeovnv1.Subnet) []netip.Addr {
 func (c *Controller) allGatewayPods() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, gateway := range c.podIndexer.ListIndexFuncValues(podsByGateway) {
-		out = append(out, c.podsOf(gateway)...)
+		out = append(out, listIndex[*corev1.Pod](c.podIndexer, podsByGateway, gateway)...)
 	}
 	return out
 }

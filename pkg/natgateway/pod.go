@@ -155,15 +155,23 @@ type session struct {
 // syncPod brings one gateway pod up to date.
 func (c *Controller) syncPod(ctx context.Context, key types.NamespacedName) error {
 	pod, err := c.podLister.Pods(key.Namespace).Get(key.Name)
-	if err != nil || runningContainer(pod) == "" {
+	if err != nil {
 		c.programs.drop(key)
-		if pod != nil {
-			c.gatewayQueue.Add(pod.Annotations[sharenat.GatewayPodAnnotation])
-		}
 		return nil
 	}
-	gateway := pod.Annotations[sharenat.GatewayPodAnnotation]
+	gateway := c.gatewayOf(pod)
+	if gateway == "" || ended(pod) || pod.DeletionTimestamp != nil {
+		c.programs.drop(key)
+		c.gatewayQueue.Add(gateway)
+		return nil
+	}
 	p := c.programs.get(key)
+	if runningContainer(pod) == "" {
+		// It may be between two containers: its connections, and who left them behind, last as long as the pod.
+		p.update(func(p *program) { p.knowledge = knowledge{lastCall: p.lastCall} })
+		c.gatewayQueue.Add(gateway)
+		return nil
+	}
 	now := c.Clock.Now()
 	if pause := c.settle(p, now); pause > 0 && p.is(runningContainer(pod)) {
 		c.podQueue.AddAfter(key, pause)
@@ -171,7 +179,7 @@ func (c *Controller) syncPod(ctx context.Context, key types.NamespacedName) erro
 	}
 	list := p.begin(runningContainer(pod), now)
 	s := &session{c: c, p: p, key: key, gateway: gateway, want: c.state(gateway)}
-	if gateway == "" || s.want.Blocked != nil {
+	if s.want.Blocked != nil {
 		return nil
 	}
 	err = s.run(ctx, list)

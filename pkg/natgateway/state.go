@@ -400,9 +400,24 @@ func (c *Controller) wake(gateway string) {
 	}
 }
 
-// podsOf lists the pods of a gateway.
+// podsOf lists the pods of a gateway. Whoever may create Pods somewhere can write the annotation, so only those count that are where the
+// gateway's workload is.
 func (c *Controller) podsOf(gateway string) []*corev1.Pod {
-	return listIndex[*corev1.Pod](c.podIndexer, podsByGateway, gateway)
+	gw, err := c.gatewayLister.Get(gateway)
+	if err != nil {
+		return nil
+	}
+	namespace := namespaceOf(gw, c.Namespace)
+	return slices.DeleteFunc(listIndex[*corev1.Pod](c.podIndexer, podsByGateway, gateway), func(pod *corev1.Pod) bool { return pod.Namespace != namespace })
+}
+
+// gatewayOf names the gateway that a Pod is one of; empty when it is none.
+func (c *Controller) gatewayOf(pod *corev1.Pod) string {
+	name := pod.Annotations[sharenat.GatewayPodAnnotation]
+	if gw, err := c.gatewayLister.Get(name); err != nil || namespaceOf(gw, c.Namespace) != pod.Namespace {
+		return ""
+	}
+	return name
 }
 
 func keyOf(pod *corev1.Pod) types.NamespacedName {
