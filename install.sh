@@ -5233,6 +5233,8 @@ guard() {
 
 apply() { kubectl apply --server-side --force-conflicts --field-manager="$manager" ${dry_run:+--dry-run=server} -f -; }
 
+remove() { kubectl delete --ignore-not-found ${dry_run:+--dry-run=server} -f -; }
+
 # run_job NAME runs a Job of the chart's hooks and waits for it. Its account lives no longer than it.
 run_job() {
   local job=$name-setup-$1 status=
@@ -5257,14 +5259,13 @@ objects() {
   fi
 }
 
-# config_maps prints those of the gateways that nobody else has made.
+# config_maps applies, or deletes, those of the gateways that nobody else has made.
 config_maps() {
   local map by
   for map in image switch; do
     by=$("manifest_config_$map" | fill | kubectl get -f - --ignore-not-found -o 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}={.metadata.name}')
     if [[ -z $by || $by == "$manager="* ]]; then
-      echo ---
-      "manifest_config_$map"
+      "manifest_config_$map" | fill | "$@"
     fi
   done
 }
@@ -5279,7 +5280,7 @@ sync_webhook() {
 }
 
 remove_webhook() {
-  manifest_webhook_alone | fill | kubectl delete --ignore-not-found ${dry_run:+--dry-run=server} -f -
+  manifest_webhook_alone | fill | remove
   # It has made this itself.
   kubectl -n "$NAMESPACE" delete secret kube-ovn-webhook-ca --ignore-not-found ${dry_run:+--dry-run=server}
 }
@@ -5293,13 +5294,13 @@ install() {
   if installed; then was=true; fi
   if [[ $MODE == alone ]]; then
     manifest_crds | apply
-    config_maps | fill | apply
+    config_maps apply
   elif [[ $ENABLE_NFTABLE_LB_SVC == true ]]; then
     run_job crd
   fi
   if [[ $ENABLE_NFTABLE_LB_SVC == false && -n $was ]]; then withdraw; fi
   if [[ -z $(objects) ]]; then
-    if [[ -n $was ]]; then manifest_beside | fill | kubectl delete --ignore-not-found ${dry_run:+--dry-run=server} -f -; fi
+    if [[ -n $was ]]; then manifest_beside | fill | remove; fi
     sync_webhook
     say "no controller runs: beside Kube-OVN there is only ENABLE_NFTABLE_LB_SVC=true to switch on"
     return
@@ -5326,9 +5327,9 @@ uninstall() {
   find_mode
   if [[ -z $keep_rules ]] && kubectl get crd "$crd" >/dev/null 2>&1; then withdraw; fi
   remove_webhook
-  manifest_alone | fill | kubectl delete --ignore-not-found ${dry_run:+--dry-run=server} -f -
+  manifest_alone | fill | remove
   if [[ $MODE == alone ]]; then
-    config_maps | fill | kubectl delete --ignore-not-found ${dry_run:+--dry-run=server} -f -
+    config_maps remove
     say "the CRDs stay, and all EIPs, gateways and rules with them: kubectl delete -f dist/crds removes them"
   fi
   say "uninstalled"

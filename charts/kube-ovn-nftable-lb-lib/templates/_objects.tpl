@@ -54,9 +54,9 @@ twice, clients pinned at no cost), set the gateways' image. It restarts the gate
 {{ end -}}
 {{ end -}}
 Uninstalling this release, or setting {{ .flag }}=false, {{ if .withdraw -}}
-first deletes the DNAT rules that were made for Services, and takes
-back the EXTERNAL-IPs that were published. Services, EIPs and gateways of yours stay. To leave the rules to another
-controller instead, which takes them over without a lost connection: helm uninstall --no-hooks.
+first deletes
+the DNAT rules that were made for Services, and takes back the EXTERNAL-IPs that were published. Services, EIPs and
+gateways of yours stay. To leave the rules to another controller, which takes them over: helm uninstall --no-hooks.
 {{- else -}}
 leaves the DNAT rules that were made for Services, and their EXTERNAL-IPs.
 {{- end }}
