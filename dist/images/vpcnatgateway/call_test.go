@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -90,6 +92,43 @@ func TestFailureChangesNothing(t *testing.T) {
 				t.Errorf("changed (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The controller tells users of a failure once, as long as it says the same.
+func TestFailureSaysTheSameAgain(t *testing.T) {
+	g := newGateway(t)
+	g.run("", "init")
+	for tool, call := range map[string]struct{ script, stdin, verb, arg string }{
+		"nft": {`[ "$1" != -f ] || { echo "$2:7:1-20: Error: no room" >&2; exit 1; }`, full(goodIdentity, goodBackend), "nft-dnat-map-sync", ""},
+		"ip":  {`[ "$1" != -batch ] || { echo "Command failed $2:1" >&2; exit 1; }`, "", "eip-add", eip + "/24"},
+	} {
+		good := len(g.env)
+		g.shim(tool, call.script+"\nexec "+real(t, tool)+` "$@"`)
+		args := slices.DeleteFunc([]string{call.verb, call.arg}, func(s string) bool { return s == "" })
+		_, first := g.try(call.stdin, args...)
+		_, second := g.try(call.stdin, args...)
+		if first == nil || second == nil || first.Error() != second.Error() {
+			t.Errorf("%s: %v, then %v", tool, first, second)
+		}
+		g.env = g.env[:good]
+	}
+}
+
+// A call that was given up must not wake up behind those that were made after it.
+func TestCallDoesNotOutwaitItsCaller(t *testing.T) {
+	g := newGateway(t)
+	asked := filepath.Join(t.TempDir(), "asked")
+	g.shim("flock", `echo "$2" >`+asked+"; exit 1")
+	if _, err := g.try("", "init"); err == nil {
+		t.Error("went on without the lock")
+	}
+	text, err := os.ReadFile(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wait, err := time.ParseDuration(strings.TrimSpace(string(text)) + "s"); err != nil || wait > natgateway.DefaultCallTimeout-5*time.Second {
+		t.Errorf("waits %s for the lock (%v), its caller %s for the call", wait, err, natgateway.DefaultCallTimeout)
 	}
 }
 

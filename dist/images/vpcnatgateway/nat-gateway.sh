@@ -58,13 +58,18 @@ readonly PROG=nat-gateway.sh
 readonly TABLE=kube-ovn
 readonly ROUTE_PROTO=196   # marks the routes that subnet-route-add made
 readonly ROUTE_METRIC=196  # behind connected routes, which must not be replaced
-readonly LOCK_WAIT=120
+# Less than the 30 s after which the controller gives a call up, lists the gateway and
+# goes on from there: a call that still waited then would put back what has changed since.
+readonly LOCK_WAIT=20
 
 VERB=${1:-}
 TMP=
 
+# What tools say names the room, which is another one each time. The caller tells what is new by the text.
 fail() {
-	printf '%s: %s: %s\n' "$PROG" "$VERB" "$*" >&2
+	local said="$*"
+	[[ -z $TMP ]] || said=${said//"$TMP/"/}
+	printf '%s: %s: %s\n' "$PROG" "$VERB" "$said" >&2
 	exit 1
 }
 
