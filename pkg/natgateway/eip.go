@@ -3,6 +3,7 @@
 package natgateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,9 @@ func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) 
 		return netip.Addr{}, &eipError{ReasonSubnetNotFound, fmt.Errorf("external subnet %s does not exist", externalSubnetOf(eip))}
 	}
 	if addr := allocated(eip); addr.IsValid() && slices.Contains(eip.Finalizers, finalizer) {
+		if err := c.objection(eip, addr); err != nil {
+			return netip.Addr{}, &eipError{ReasonAddressUnusable, err}
+		}
 		return addr, nil
 	}
 	if a, ok := c.assumed[eip.Name]; ok {
@@ -118,6 +122,37 @@ func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) 
 		return netip.Addr{}, &eipError{ReasonNoFreeAddress, fmt.Errorf("external subnet %s: %w", subnet.Name, err)}
 	}
 	return addr, nil
+}
+
+// objection says why an EIP may not have the address that is written on it. What its status says is ours; its labels and finalizer
+// may have come with it from whoever made it, so until it is published, the address must be one that could be given, and not
+// another's.
+func (c *Controller) objection(eip *kubeovnv1.IptablesEIP, addr netip.Addr) error {
+	if published(eip, addr) {
+		return nil
+	}
+	if subnet, err := c.subnetLister.Get(externalSubnetOf(eip)); err == nil {
+		pool, err := newAddressPool(subnet)
+		if err != nil {
+			return err
+		}
+		if err := pool.check(addr); err != nil {
+			return err
+		}
+	}
+	for _, other := range listIndex[*kubeovnv1.IptablesEIP](c.eipIndexer, byAddress, addr.String()) {
+		if other.Name == eip.Name || externalSubnetOf(other) != externalSubnetOf(eip) || !slices.Contains(other.Finalizers, finalizer) {
+			continue
+		}
+		if published(other, addr) || cmp.Or(other.CreationTimestamp.Compare(eip.CreationTimestamp.Time), strings.Compare(other.Name, eip.Name)) < 0 {
+			return fmt.Errorf("address %s is taken by EIP %s", addr, other.Name)
+		}
+	}
+	return nil
+}
+
+func published(eip *kubeovnv1.IptablesEIP, addr netip.Addr) bool {
+	return eip.Status.IP == addr.String()
 }
 
 func askedAddress(pool *addressPool, taken map[netip.Addr]string, asked string) (netip.Addr, error) {
@@ -288,7 +323,7 @@ func (c *Controller) releaseEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP)
 		return nil // their going is an event
 	}
 	gateway, addr := eip.Spec.NatGwDp, allocated(eip)
-	if gateway != "" && addr.IsValid() {
+	if gateway != "" && addr.IsValid() && c.objection(eip, addr) == nil {
 		c.waits.eip(eip.Name, gateway, c.Clock.Now())
 		state := c.state(gateway)
 		if state.Blocked == nil {

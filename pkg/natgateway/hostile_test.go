@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
 // Anybody who may create Pods somewhere can write a gateway's annotation on one. It must neither be told what the gateway holds nor keep
@@ -65,4 +68,52 @@ func TestConnectionsAreForgottenAfterAContainerRestart(t *testing.T) {
 	if got := f.lines(); len(got) != 1 || got[0] != "forget 203.0.113.11 80 tcp 10.1.0.1 80" {
 		t.Errorf("after the Pod has ended: %q", got)
 	}
+}
+
+// A finalizer and labels can come with an EIP from whoever made it: they must not give it an address that it would not get by asking.
+func TestForgedEIPGetsNobodysAddress(t *testing.T) {
+	f := running(t)
+	f.createRule(rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress)))
+	f.until("rule is ready", f.rulesReady(1))
+	forged := func(address string) func(*kubeovnv1.IptablesEIP) {
+		return func(e *kubeovnv1.IptablesEIP) {
+			e.Finalizers, e.Labels = []string{finalizer}, map[string]string{sharenat.EIPAddressLabel: address}
+		}
+	}
+	f.createEIP(eip("a-thief", forged(eipAddress)))
+	f.createEIP(eip("a-spoof", forged("203.0.113.1")))
+	f.createEIP(eip("a-stranger", forged("198.51.100.7")))
+	f.createRule(rule("b", "a-thief", "10.1.0.66:80", managedBy("t", eipAddress)))
+	refused := func(name string) func() bool {
+		return func() bool {
+			c := f.eip(name).Status.Conditions
+			return len(c) == 1 && c[0].Reason == ReasonAddressUnusable
+		}
+	}
+	for _, name := range []string{"a-thief", "a-spoof", "a-stranger"} {
+		f.until(name+" is refused", refused(name))
+	}
+	f.settled()
+	f.script.with(func() {
+		k := f.script.kernel(podKey(0))
+		if len(k.eips) != 1 || !k.eips[eipAddress+"/24"] {
+			t.Errorf("EIPs: %v", k.eips)
+		}
+		for _, share := range k.shares {
+			if len(share.Backends) != 1 || share.Backends[0].Addr.Addr().String() != "10.1.0.1" {
+				t.Errorf("backends: %v", share.Backends)
+			}
+		}
+	})
+
+	// It goes without waiting for the address to be free, and has it when its owner lets go.
+	f.must(f.ovn.KubeovnV1().IptablesEIPs().Delete(context.Background(), "a-spoof", metav1.DeleteOptions{}))
+	f.until("a-spoof is gone", func() bool { return f.eip("a-spoof") == nil })
+	f.createEIP(eip("b-thief", forged(eipAddress)))
+	f.until("b-thief is refused", refused("b-thief"))
+	f.must(f.ovn.KubeovnV1().IptablesEIPs().Delete(context.Background(), "b-thief", metav1.DeleteOptions{}))
+	f.until("b-thief is gone", func() bool { return f.eip("b-thief") == nil })
+	f.deleteRules("a")
+	f.must(f.ovn.KubeovnV1().IptablesEIPs().Delete(context.Background(), "e", metav1.DeleteOptions{}))
+	f.until("the address is free, and given", f.eipReady("a-thief"))
 }

@@ -29,6 +29,7 @@ const (
 	byEIP         = "natgateway.eip"
 	byGroup       = "natgateway.group"
 	bySubnet      = "natgateway.subnet"
+	byAddress     = "natgateway.address"
 )
 
 // handler is what one kind of object does to the queues; old is nil when it is new, obj is nil when it is gone.
@@ -106,6 +107,7 @@ func (c *Controller) watch() error {
 		register(c, eips.Informer(), cache.Indexers{
 			byGateway: index(func(e *kubeovnv1.IptablesEIP) []string { return []string{e.Spec.NatGwDp} }),
 			bySubnet:  index(func(e *kubeovnv1.IptablesEIP) []string { return []string{externalSubnetOf(e)} }),
+			byAddress: index(addressesOfEIP),
 		}, handler[*kubeovnv1.IptablesEIP](c.onEIP)),
 		register(c, rules.Informer(), cache.Indexers{
 			byEIP:   index(func(r *kubeovnv1.IptablesDnatRule) []string { return []string{r.Spec.EIP} }),
@@ -232,8 +234,33 @@ func (c *Controller) onEIP(old, obj *kubeovnv1.IptablesEIP) {
 	for _, rule := range listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name) {
 		c.ruleQueue.Add(rule.Name)
 	}
+	c.touchRivals(old, obj)
 	if obj == nil {
 		c.enqueueHungryEIPs(externalSubnetOf(old))
+	}
+}
+
+func addressesOfEIP(eip *kubeovnv1.IptablesEIP) []string {
+	if addr := allocated(eip); addr.IsValid() {
+		return []string{addr.String()}
+	}
+	return nil
+}
+
+// touchRivals looks again at the EIPs on which an address is written that this one has, or has had.
+func (c *Controller) touchRivals(eips ...*kubeovnv1.IptablesEIP) {
+	for _, eip := range eips {
+		if eip == nil {
+			continue
+		}
+		for _, address := range addressesOfEIP(eip) {
+			for _, other := range listIndex[*kubeovnv1.IptablesEIP](c.eipIndexer, byAddress, address) {
+				if other.Name != eip.Name {
+					c.touch(other.Spec.NatGwDp)
+					c.eipQueue.Add(other.Name)
+				}
+			}
+		}
 	}
 }
 
