@@ -54,86 +54,80 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// eachLayout runs a test for both charts.
-func eachLayout(t *testing.T, test func(t *testing.T, l layout)) {
-	t.Helper()
-	for _, l := range layouts {
-		t.Run(l.chart, func(t *testing.T) { test(t, l) })
-	}
-}
-
 func TestWhatIsInstalled(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		for _, tc := range []struct {
-			name      string
-			values    map[string]any
-			upgrade   bool
-			cluster   []string // nil: none to look at
-			want      []string
-			wantHooks map[string]string
-			wantCRDs  int
-			wantNotes string
-		}{
-			{name: "beside, switched off: nothing", cluster: []string{stockCRD}, wantNotes: "are not served"},
-			{
-				name: "beside, switched on", values: set(l.enabled, true), cluster: []string{stockCRD},
-				want: controller, wantHooks: before, wantNotes: "beside Kube-OVN, which was found",
-			},
-			{name: "beside, load balancing switched off as a whole", values: set(l.enabled, true, l.lb, false), cluster: []string{stockCRD}},
-			{
-				name: "beside, switched off later", upgrade: true, cluster: []string{stockCRD}, wantHooks: off,
-			},
-			{name: "beside, switched off for a handover", values: set(l.withdraw, false), upgrade: true, cluster: []string{stockCRD}},
-			{
-				name: "alone", values: set(l.enabled, true), cluster: []string{},
-				want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "alone, as no Kube-OVN was found",
-			},
-			{name: "alone, switched off: the gateways", cluster: []string{}, want: slices.Concat(controller, gatewayConfig), wantCRDs: 6},
-			{
-				name: "alone, upgraded", values: set(l.enabled, true), upgrade: true, cluster: []string{ownCRD, ownImage},
-				want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "alone, as no Kube-OVN was found",
-			},
-			{
-				name: "alone, with a ConfigMap that the user made", values: set(l.enabled, true), cluster: []string{userImage},
-				want: slices.Concat(controller, gatewayConfig[1:]), wantHooks: after, wantCRDs: 6,
-			},
-			{name: "no cluster to look at", values: set(l.enabled, true), want: controller, wantHooks: before},
-			{
-				name: "alone, as the user says", values: set(l.enabled, true, l.mode, "alone"), cluster: []string{stockCRD},
-				want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "Installed alone:",
-			},
-			{name: "beside, as the user says", values: set(l.enabled, true, l.mode, "beside"), cluster: []string{}, want: controller, wantHooks: before},
-			{
-				name: "one replica is not kept from being evicted", values: set(l.enabled, true, l.replicas, int64(1)), cluster: []string{stockCRD},
-				want: slices.DeleteFunc(slices.Clone(controller), func(s string) bool { return strings.HasPrefix(s, "PodDisruption") }), wantHooks: before,
-			},
-			{
-				name: "gateways in other namespaces", values: set(l.enabled, true, l.namespaces, []any{"edge", "kube-system"}), cluster: []string{},
-				want: slices.Concat(controller, gatewayConfig, []string{"Role/edge/kube-ovn-nftable-lb", "RoleBinding/edge/kube-ovn-nftable-lb"}), wantHooks: after, wantCRDs: 6,
-			},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				r := request{values: tc.values, upgrade: tc.upgrade}
-				if tc.cluster != nil {
-					r.cluster = cluster(t, tc.cluster...)
-				}
-				got := mustRender(t, l.chart, r)
-				want := slices.Sorted(slices.Values(tc.want))
-				if diff := gocmp.Diff(want, got.names()); diff != "" {
-					t.Errorf("objects (-want +got):\n%s", diff)
-				}
-				if diff := gocmp.Diff(orEmpty(tc.wantHooks), got.hooks()); diff != "" {
-					t.Errorf("hooks (-want +got):\n%s", diff)
-				}
-				if len(got.crds()) != tc.wantCRDs {
-					t.Errorf("CRDs %v, want %d", got.crds(), tc.wantCRDs)
-				}
-				if !strings.Contains(got.notes, tc.wantNotes) {
-					t.Errorf("the notes do not say %q:\n%s", tc.wantNotes, got.notes)
-				}
-			})
-		}
-	})
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, tc := range []struct {
+				name      string
+				values    map[string]any
+				upgrade   bool
+				cluster   []string // nil: none to look at
+				want      []string
+				wantHooks map[string]string
+				wantCRDs  int
+				wantNotes string
+			}{
+				{name: "beside, switched off: nothing", cluster: []string{stockCRD}, wantNotes: "are not served"},
+				{
+					name: "beside, switched on", values: set(l.enabled, true), cluster: []string{stockCRD},
+					want: controller, wantHooks: before, wantNotes: "beside Kube-OVN, which was found",
+				},
+				{name: "beside, load balancing switched off as a whole", values: set(l.enabled, true, l.lb, false), cluster: []string{stockCRD}},
+				{
+					name: "beside, switched off later", upgrade: true, cluster: []string{stockCRD}, wantHooks: off,
+				},
+				{name: "beside, switched off for a handover", values: set(l.withdraw, false), upgrade: true, cluster: []string{stockCRD}},
+				{
+					name: "alone", values: set(l.enabled, true), cluster: []string{},
+					want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "alone, as no Kube-OVN was found",
+				},
+				{name: "alone, switched off: the gateways", cluster: []string{}, want: slices.Concat(controller, gatewayConfig), wantCRDs: 6},
+				{
+					name: "alone, upgraded", values: set(l.enabled, true), upgrade: true, cluster: []string{ownCRD, ownImage},
+					want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "alone, as no Kube-OVN was found",
+				},
+				{
+					name: "alone, with a ConfigMap that the user made", values: set(l.enabled, true), cluster: []string{userImage},
+					want: slices.Concat(controller, gatewayConfig[1:]), wantHooks: after, wantCRDs: 6,
+				},
+				{name: "no cluster to look at", values: set(l.enabled, true), want: controller, wantHooks: before},
+				{
+					name: "alone, as the user says", values: set(l.enabled, true, l.mode, "alone"), cluster: []string{stockCRD},
+					want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "Installed alone:",
+				},
+				{name: "beside, as the user says", values: set(l.enabled, true, l.mode, "beside"), cluster: []string{}, want: controller, wantHooks: before},
+				{
+					name: "one replica is not kept from being evicted", values: set(l.enabled, true, l.replicas, int64(1)), cluster: []string{stockCRD},
+					want: slices.DeleteFunc(slices.Clone(controller), func(s string) bool { return strings.HasPrefix(s, "PodDisruption") }), wantHooks: before,
+				},
+				{
+					name: "gateways in other namespaces", values: set(l.enabled, true, l.namespaces, []any{"edge", "kube-system"}), cluster: []string{},
+					want: slices.Concat(controller, gatewayConfig, []string{"Role/edge/kube-ovn-nftable-lb", "RoleBinding/edge/kube-ovn-nftable-lb"}), wantHooks: after, wantCRDs: 6,
+				},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					r := request{values: tc.values, upgrade: tc.upgrade}
+					if tc.cluster != nil {
+						r.cluster = cluster(t, tc.cluster...)
+					}
+					got := mustRender(t, l.chart, r)
+					want := slices.Sorted(slices.Values(tc.want))
+					if diff := gocmp.Diff(want, got.names()); diff != "" {
+						t.Errorf("objects (-want +got):\n%s", diff)
+					}
+					if diff := gocmp.Diff(orEmpty(tc.wantHooks), got.hooks()); diff != "" {
+						t.Errorf("hooks (-want +got):\n%s", diff)
+					}
+					if len(got.crds()) != tc.wantCRDs {
+						t.Errorf("CRDs %v, want %d", got.crds(), tc.wantCRDs)
+					}
+					if !strings.Contains(got.notes, tc.wantNotes) {
+						t.Errorf("the notes do not say %q:\n%s", tc.wantNotes, got.notes)
+					}
+				})
+			}
+		})
+	}
 }
 
 func orEmpty(m map[string]string) map[string]string {
@@ -144,127 +138,133 @@ func orEmpty(m map[string]string) map[string]string {
 }
 
 func TestRefusesToServeTwice(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		for _, tc := range []struct {
-			name, controller string
-			values           map[string]any
-			want             string
-		}{
-			{name: "does not have the feature", controller: stockController("docker.io/kubeovn/kube-ovn:v1.17.0")},
-			{name: "has it on by default", controller: stockController("docker.io/kubeovn/kube-ovn:v1.18.0"), want: "(on by default in 1.18.0)"},
-			{name: "a registry with a port", controller: stockController("registry.example:5000/kubeovn/kube-ovn:v1.19.2"), want: "(on by default in 1.19.2)"},
-			{name: "has it on by its flag", controller: stockController("kube-ovn:v1.17.3", "--enable-nftable-lb-svc=true"), want: "(--enable-nftable-lb-svc=true)"},
-			{name: "has it on by its bare flag", controller: stockController("kube-ovn:latest", "--enable-nftable-lb-svc"), want: "(--enable-nftable-lb-svc)"},
-			{name: "has it off", controller: stockController("kube-ovn:v1.18.0", "--v=3", "--enable-nftable-lb-svc=false")},
-			{name: "the last flag counts", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=true", "--enable-nftable-lb-svc=false")},
-			{name: "a version that cannot be read", controller: stockController("kube-ovn:latest")},
-			{name: "switched off here", controller: stockController("kube-ovn:v1.18.0"), values: set(l.enabled, false)},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				if tc.values == nil {
-					tc.values = set(l.enabled, true)
-				}
-				_, err := render(t, l.chart, request{values: tc.values, cluster: cluster(t, stockCRD, tc.controller)})
-				switch {
-				case tc.want == "" && err != nil:
-					t.Fatal(err)
-				case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
-					!strings.Contains(err.Error(), "--enable-nftable-lb-svc=false, or here with --set "+l.enabled+"=false")):
-					t.Errorf("error %v, want one with %q and how to switch one of the two off", err, tc.want)
-				}
-			})
-		}
-	})
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, tc := range []struct {
+				name, controller string
+				values           map[string]any
+				want             string
+			}{
+				{name: "does not have the feature", controller: stockController("docker.io/kubeovn/kube-ovn:v1.17.0")},
+				{name: "has it on by default", controller: stockController("docker.io/kubeovn/kube-ovn:v1.18.0"), want: "(on by default in 1.18.0)"},
+				{name: "a registry with a port", controller: stockController("registry.example:5000/kubeovn/kube-ovn:v1.19.2"), want: "(on by default in 1.19.2)"},
+				{name: "has it on by its flag", controller: stockController("kube-ovn:v1.17.3", "--enable-nftable-lb-svc=true"), want: "(--enable-nftable-lb-svc=true)"},
+				{name: "has it on by its bare flag", controller: stockController("kube-ovn:latest", "--enable-nftable-lb-svc"), want: "(--enable-nftable-lb-svc)"},
+				{name: "has it off", controller: stockController("kube-ovn:v1.18.0", "--v=3", "--enable-nftable-lb-svc=false")},
+				{name: "the last flag counts", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=true", "--enable-nftable-lb-svc=false")},
+				{name: "a version that cannot be read", controller: stockController("kube-ovn:latest")},
+				{name: "switched off here", controller: stockController("kube-ovn:v1.18.0"), values: set(l.enabled, false)},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					if tc.values == nil {
+						tc.values = set(l.enabled, true)
+					}
+					_, err := render(t, l.chart, request{values: tc.values, cluster: cluster(t, stockCRD, tc.controller)})
+					switch {
+					case tc.want == "" && err != nil:
+						t.Fatal(err)
+					case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
+						!strings.Contains(err.Error(), "--enable-nftable-lb-svc=false, or here with --set "+l.enabled+"=false")):
+						t.Errorf("error %v, want one with %q and how to switch one of the two off", err, tc.want)
+					}
+				})
+			}
+		})
+	}
 }
 
 func TestSchemaRefuses(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		for name, values := range map[string]map[string]any{
-			"a misspelt value":          set("installmode", "alone"),
-			"a misspelt feature":        set(l.enabled+"S", true),
-			"a mode there is not":       set(l.mode, "both"),
-			"a word for a boolean":      set(l.enabled, "yes"),
-			"no replicas":               set(l.replicas, int64(0)),
-			"a namespace with capitals": set(l.namespaces, []any{"Edge"}),
-		} {
-			t.Run(name, func(t *testing.T) {
-				if _, err := render(t, l.chart, request{values: values}); err == nil {
-					t.Error("no error")
-				}
-			})
-		}
-	})
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for name, values := range map[string]map[string]any{
+				"a misspelt value":          set("installmode", "alone"),
+				"a misspelt feature":        set(l.enabled+"S", true),
+				"a mode there is not":       set(l.mode, "both"),
+				"a word for a boolean":      set(l.enabled, "yes"),
+				"no replicas":               set(l.replicas, int64(0)),
+				"a namespace with capitals": set(l.namespaces, []any{"Edge"}),
+			} {
+				t.Run(name, func(t *testing.T) {
+					if _, err := render(t, l.chart, request{values: values}); err == nil {
+						t.Error("no error")
+					}
+				})
+			}
+		})
+	}
 }
 
 func TestWebhook(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		own := []string{
-			"ClusterRole//kube-ovn-webhook", "ClusterRoleBinding//kube-ovn-webhook", "Deployment/kube-system/kube-ovn-webhook",
-			"NetworkPolicy/kube-system/kube-ovn-webhook", "PodDisruptionBudget/kube-system/kube-ovn-webhook", "Service/kube-system/kube-ovn-webhook",
-			"ServiceAccount/kube-system/kube-ovn-webhook", "ValidatingWebhookConfiguration//kube-ovn-webhook",
-		}
-		reads := []string{
-			"get kubeovn.io/iptables-dnat-rules", "get kubeovn.io/iptables-eips", "get kubeovn.io/iptables-fip-rules", "get kubeovn.io/vpc-nat-gateways",
-			"list core/services", "list kubeovn.io/iptables-dnat-rules", "list kubeovn.io/iptables-eips", "list kubeovn.io/iptables-fip-rules", "list kubeovn.io/vpc-nat-gateways",
-			"watch core/services", "watch kubeovn.io/iptables-dnat-rules", "watch kubeovn.io/iptables-eips", "watch kubeovn.io/iptables-fip-rules", "watch kubeovn.io/vpc-nat-gateways",
-		}
-		const configuration = " admissionregistration.k8s.io/validatingwebhookconfigurations/kube-ovn-webhook!"
-		const secret = " core/secrets/kube-ovn-webhook-ca!"
-		for _, tc := range []struct {
-			name     string
-			values   map[string]any
-			cluster  []string
-			want     []string
-			wantArgs []string
-			wantMay  []string
-			wantOwn  []string
-		}{
-			{
-				name: "its own certificate, beside", values: set("webhook.enabled", true), cluster: []string{stockCRD},
-				want: slices.Concat(own, []string{"Role/kube-system/kube-ovn-webhook", "RoleBinding/kube-system/kube-ovn-webhook"}),
-				wantArgs: []string{
-					"--controller-username=system:serviceaccount:kube-system:kube-ovn-nftable-lb", "--controller-username=system:serviceaccount:kube-system:ovn",
-					"--webhook-configuration=kube-ovn-webhook", "--cert-secret-name=kube-ovn-webhook-ca", "--tls-min-version=VersionTLS12",
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			own := []string{
+				"ClusterRole//kube-ovn-webhook", "ClusterRoleBinding//kube-ovn-webhook", "Deployment/kube-system/kube-ovn-webhook",
+				"NetworkPolicy/kube-system/kube-ovn-webhook", "PodDisruptionBudget/kube-system/kube-ovn-webhook", "Service/kube-system/kube-ovn-webhook",
+				"ServiceAccount/kube-system/kube-ovn-webhook", "ValidatingWebhookConfiguration//kube-ovn-webhook",
+			}
+			reads := []string{
+				"get kubeovn.io/iptables-dnat-rules", "get kubeovn.io/iptables-eips", "get kubeovn.io/iptables-fip-rules", "get kubeovn.io/vpc-nat-gateways",
+				"list core/services", "list kubeovn.io/iptables-dnat-rules", "list kubeovn.io/iptables-eips", "list kubeovn.io/iptables-fip-rules", "list kubeovn.io/vpc-nat-gateways",
+				"watch core/services", "watch kubeovn.io/iptables-dnat-rules", "watch kubeovn.io/iptables-eips", "watch kubeovn.io/iptables-fip-rules", "watch kubeovn.io/vpc-nat-gateways",
+			}
+			const configuration = " admissionregistration.k8s.io/validatingwebhookconfigurations/kube-ovn-webhook!"
+			const secret = " core/secrets/kube-ovn-webhook-ca!"
+			for _, tc := range []struct {
+				name     string
+				values   map[string]any
+				cluster  []string
+				want     []string
+				wantArgs []string
+				wantMay  []string
+				wantOwn  []string
+			}{
+				{
+					name: "its own certificate, beside", values: set("webhook.enabled", true), cluster: []string{stockCRD},
+					want: slices.Concat(own, []string{"Role/kube-system/kube-ovn-webhook", "RoleBinding/kube-system/kube-ovn-webhook"}),
+					wantArgs: []string{
+						"--controller-username=system:serviceaccount:kube-system:kube-ovn-nftable-lb", "--controller-username=system:serviceaccount:kube-system:ovn",
+						"--webhook-configuration=kube-ovn-webhook", "--cert-secret-name=kube-ovn-webhook-ca", "--tls-min-version=VersionTLS12",
+					},
+					wantMay: slices.Concat(reads, []string{"get" + configuration, "list" + configuration, "patch" + configuration, "watch" + configuration}),
+					wantOwn: []string{"create core/secrets", "get" + secret, "list" + secret, "update" + secret, "watch" + secret},
 				},
-				wantMay: slices.Concat(reads, []string{"get" + configuration, "list" + configuration, "patch" + configuration, "watch" + configuration}),
-				wantOwn: []string{"create core/secrets", "get" + secret, "list" + secret, "update" + secret, "watch" + secret},
-			},
-			{
-				name: "cert-manager's certificate", values: set("webhook.enabled", true, "webhook.certManager", true, "webhook.tlsMinVersion", "VersionTLS13"), cluster: []string{stockCRD},
-				want:     slices.Concat(own, []string{"Certificate/kube-system/kube-ovn-webhook", "Issuer/kube-system/kube-ovn-webhook"}),
-				wantArgs: []string{"--webhook-configuration=", "--tls-cert-file=/etc/kube-ovn-webhook/tls.crt", "--tls-private-key-file=/etc/kube-ovn-webhook/tls.key", "--tls-min-version=VersionTLS13"},
-				wantMay:  reads,
-			},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				out := mustRender(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
-				if diff := gocmp.Diff(unique(tc.want), out.names()); diff != "" {
-					t.Errorf("objects (-want +got):\n%s", diff)
-				}
-				args := podSpecs(t, out.sorted())["kube-ovn-webhook"].Containers[0].Args
-				for _, want := range tc.wantArgs {
-					if !slices.Contains(args, want) {
-						t.Errorf("arguments %v, want %s", args, want)
+				{
+					name: "cert-manager's certificate", values: set("webhook.enabled", true, "webhook.certManager", true, "webhook.tlsMinVersion", "VersionTLS13"), cluster: []string{stockCRD},
+					want:     slices.Concat(own, []string{"Certificate/kube-system/kube-ovn-webhook", "Issuer/kube-system/kube-ovn-webhook"}),
+					wantArgs: []string{"--webhook-configuration=", "--tls-cert-file=/etc/kube-ovn-webhook/tls.crt", "--tls-private-key-file=/etc/kube-ovn-webhook/tls.key", "--tls-min-version=VersionTLS13"},
+					wantMay:  reads,
+				},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					out := mustRender(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
+					if diff := gocmp.Diff(unique(tc.want), out.names()); diff != "" {
+						t.Errorf("objects (-want +got):\n%s", diff)
 					}
-				}
-				for key, want := range map[string][]string{"ClusterRole//kube-ovn-webhook": tc.wantMay, "Role/kube-system/kube-ovn-webhook": tc.wantOwn} {
-					if diff := gocmp.Diff(unique(want), verbs(t, out.objects[key])); diff != "" {
-						t.Errorf("%s (-want +got):\n%s", key, diff)
+					args := podSpecs(t, out.sorted())["kube-ovn-webhook"].Containers[0].Args
+					for _, want := range tc.wantArgs {
+						if !slices.Contains(args, want) {
+							t.Errorf("arguments %v, want %s", args, want)
+						}
 					}
-				}
-				hooks, _, err := unstructured.NestedSlice(out.objects["ValidatingWebhookConfiguration//kube-ovn-webhook"].Object, "webhooks")
-				if err != nil || len(hooks) != 5 {
-					t.Fatalf("%d webhooks, %v", len(hooks), err)
-				}
-				for _, hook := range hooks {
-					h := hook.(map[string]any)
-					if h["failurePolicy"] != "Ignore" || fmt.Sprint(h["timeoutSeconds"]) != "3" {
-						t.Errorf("%s: a dead webhook holds the cluster up: %v, %v s", h["name"], h["failurePolicy"], h["timeoutSeconds"])
+					for key, want := range map[string][]string{"ClusterRole//kube-ovn-webhook": tc.wantMay, "Role/kube-system/kube-ovn-webhook": tc.wantOwn} {
+						if diff := gocmp.Diff(unique(want), verbs(t, out.objects[key])); diff != "" {
+							t.Errorf("%s (-want +got):\n%s", key, diff)
+						}
 					}
-				}
-			})
-		}
-	})
+					hooks, _, err := unstructured.NestedSlice(out.objects["ValidatingWebhookConfiguration//kube-ovn-webhook"].Object, "webhooks")
+					if err != nil || len(hooks) != 5 {
+						t.Fatalf("%d webhooks, %v", len(hooks), err)
+					}
+					for _, hook := range hooks {
+						h := hook.(map[string]any)
+						if h["failurePolicy"] != "Ignore" || fmt.Sprint(h["timeoutSeconds"]) != "3" {
+							t.Errorf("%s: a dead webhook holds the cluster up: %v, %v s", h["name"], h["failurePolicy"], h["timeoutSeconds"])
+						}
+					}
+				})
+			}
+		})
+	}
 }
 
 // known are the types that objects are held against, besides those of client-go's scheme.
@@ -294,22 +294,24 @@ func everything(t *testing.T, l layout) []*unstructured.Unstructured {
 
 func TestEveryFieldIsKnown(t *testing.T) {
 	s := known(t)
-	eachLayout(t, func(t *testing.T, l layout) {
-		for _, object := range everything(t, l) {
-			text, err := sigsyaml.Marshal(object.Object)
-			if err != nil {
-				t.Fatal(err)
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, object := range everything(t, l) {
+				text, err := sigsyaml.Marshal(object.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				typed, err := s.New(object.GroupVersionKind())
+				if err != nil {
+					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+					continue
+				}
+				if err := sigsyaml.UnmarshalStrict(text, typed); err != nil {
+					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+				}
 			}
-			typed, err := s.New(object.GroupVersionKind())
-			if err != nil {
-				t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
-				continue
-			}
-			if err := sigsyaml.UnmarshalStrict(text, typed); err != nil {
-				t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
-			}
-		}
-	})
+		})
+	}
 }
 
 // podSpecs are those of Deployments and Jobs.
@@ -336,63 +338,67 @@ func podSpecs(t *testing.T, objects []*unstructured.Unstructured) map[string]*co
 }
 
 func TestPodsAreRestricted(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		specs := podSpecs(t, everything(t, l))
-		if len(specs) < 3 {
-			t.Fatalf("Pods of %d kinds", len(specs))
-		}
-		for name, spec := range specs {
-			pod := spec.SecurityContext
-			if pod == nil || pod.RunAsNonRoot == nil || !*pod.RunAsNonRoot || pod.SeccompProfile == nil || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-				t.Errorf("%s: security context %v", name, pod)
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			specs := podSpecs(t, everything(t, l))
+			if len(specs) < 3 {
+				t.Fatalf("Pods of %d kinds", len(specs))
 			}
-			if spec.HostNetwork || spec.HostPID || spec.HostIPC || len(spec.Volumes) > 0 {
-				t.Errorf("%s: shares something with its node", name)
-			}
-			for _, c := range spec.Containers {
-				sc := c.SecurityContext
-				if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation ||
-					sc.Capabilities == nil || !slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(sc.Capabilities.Add) > 0 {
-					t.Errorf("%s: security context %v", name, sc)
+			for name, spec := range specs {
+				pod := spec.SecurityContext
+				if pod == nil || pod.RunAsNonRoot == nil || !*pod.RunAsNonRoot || pod.SeccompProfile == nil || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+					t.Errorf("%s: security context %v", name, pod)
 				}
-				if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
-					t.Errorf("%s: resources %v", name, c.Resources)
+				if spec.HostNetwork || spec.HostPID || spec.HostIPC || len(spec.Volumes) > 0 {
+					t.Errorf("%s: shares something with its node", name)
+				}
+				for _, c := range spec.Containers {
+					sc := c.SecurityContext
+					if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation ||
+						sc.Capabilities == nil || !slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(sc.Capabilities.Add) > 0 {
+						t.Errorf("%s: security context %v", name, sc)
+					}
+					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+						t.Errorf("%s: resources %v", name, c.Resources)
+					}
 				}
 			}
-		}
-		d := specs["kube-ovn-nftable-lb"]
-		c := d.Containers[0]
-		if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.StartupProbe == nil || d.PriorityClassName == "" || d.Affinity == nil || d.Affinity.PodAntiAffinity == nil {
-			t.Errorf("the controller lacks a probe, a priority or affinity: %+v", d)
-		}
-	})
+			d := specs["kube-ovn-nftable-lb"]
+			c := d.Containers[0]
+			if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.StartupProbe == nil || d.PriorityClassName == "" || d.Affinity == nil || d.Affinity.PodAntiAffinity == nil {
+				t.Errorf("the controller lacks a probe, a priority or affinity: %+v", d)
+			}
+		})
+	}
 }
 
 func TestFlags(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		for _, tc := range []struct {
-			name    string
-			values  map[string]any
-			cluster []string
-			want    []string
-		}{
-			{"beside", set(l.enabled, true), []string{stockCRD}, []string{"--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=false", "--leader-elect-resource-name=kube-ovn-nftable-lb"}},
-			{"alone", set(l.enabled, true), nil, []string{"--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=true", "--leader-elect-resource-name=kube-ovn-controller"}},
-			{"alone, switched off", nil, nil, []string{"--enable-nftable-lb-svc=false", "--enable-nat-gw-handler=true"}},
-			{"beside, with the gateways", set(l.enabled, true, l.handler, true), []string{stockCRD}, []string{"--enable-nat-gw-handler=true", "--leader-elect-resource-name=kube-ovn-nftable-lb"}},
-			{"alone, without the gateways", set(l.enabled, true, l.handler, "false"), nil, []string{"--enable-nat-gw-handler=false"}},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				out := mustRender(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
-				args := podSpecs(t, out.sorted())["kube-ovn-nftable-lb"].Containers[0].Args
-				for _, want := range tc.want {
-					if !slices.Contains(args, want) {
-						t.Errorf("arguments %v, want %s", args, want)
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, tc := range []struct {
+				name    string
+				values  map[string]any
+				cluster []string
+				want    []string
+			}{
+				{"beside", set(l.enabled, true), []string{stockCRD}, []string{"--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=false", "--leader-elect-resource-name=kube-ovn-nftable-lb"}},
+				{"alone", set(l.enabled, true), nil, []string{"--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=true", "--leader-elect-resource-name=kube-ovn-controller"}},
+				{"alone, switched off", nil, nil, []string{"--enable-nftable-lb-svc=false", "--enable-nat-gw-handler=true"}},
+				{"beside, with the gateways", set(l.enabled, true, l.handler, true), []string{stockCRD}, []string{"--enable-nat-gw-handler=true", "--leader-elect-resource-name=kube-ovn-nftable-lb"}},
+				{"alone, without the gateways", set(l.enabled, true, l.handler, "false"), nil, []string{"--enable-nat-gw-handler=false"}},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					out := mustRender(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
+					args := podSpecs(t, out.sorted())["kube-ovn-nftable-lb"].Containers[0].Args
+					for _, want := range tc.want {
+						if !slices.Contains(args, want) {
+							t.Errorf("arguments %v, want %s", args, want)
+						}
 					}
-				}
-			})
-		}
-	})
+				})
+			}
+		})
+	}
 }
 
 // TestLeastPrivilege holds what each account may do against what its code does. The spec of the lab shows that it is enough.
@@ -424,60 +430,62 @@ func TestLeastPrivilege(t *testing.T) {
 		"list core/configmaps/ovn-vpc-nat-config!", "list core/configmaps/ovn-vpc-nat-gw-config!",
 		"watch core/configmaps/ovn-vpc-nat-config!", "watch core/configmaps/ovn-vpc-nat-gw-config!",
 	}
-	eachLayout(t, func(t *testing.T, l layout) {
-		for _, tc := range []struct {
-			name     string
-			values   map[string]any
-			cluster  []string
-			upgrade  bool
-			role     string
-			want     []string
-			wantOwn  []string
-			wantEdge []string
-		}{
-			{
-				name: "beside: Services only", values: set(l.enabled, true), cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb",
-				want: slices.Concat(events, reads, services), wantOwn: lease("kube-ovn-nftable-lb"),
-			},
-			{
-				name: "alone: Services and gateways", values: set(l.enabled, true), role: "kube-ovn-nftable-lb",
-				want: slices.Concat(events, reads, services, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways),
-			},
-			{
-				name: "alone: gateways only", role: "kube-ovn-nftable-lb",
-				want: slices.Concat(events, reads, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways),
-			},
-			{
-				name: "gateways in one more namespace", values: set(l.enabled, true, l.namespaces, []any{"edge"}), role: "kube-ovn-nftable-lb",
-				want: slices.Concat(events, reads, services, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways), wantEdge: gateways,
-			},
-			{
-				name: "gateways anywhere", values: set(l.enabled, true, l.namespaces, []any{"*"}), role: "kube-ovn-nftable-lb",
-				want: slices.Concat(events, reads, services, handler, gateways), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps),
-			},
-			{
-				name: "the Job for the CRD", values: set(l.enabled, true), cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb-setup-crd",
-				want: []string{
-					"get apiextensions.k8s.io/customresourcedefinitions/iptables-dnat-rules.kubeovn.io!",
-					"patch apiextensions.k8s.io/customresourcedefinitions/iptables-dnat-rules.kubeovn.io!",
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, tc := range []struct {
+				name     string
+				values   map[string]any
+				cluster  []string
+				upgrade  bool
+				role     string
+				want     []string
+				wantOwn  []string
+				wantEdge []string
+			}{
+				{
+					name: "beside: Services only", values: set(l.enabled, true), cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb",
+					want: slices.Concat(events, reads, services), wantOwn: lease("kube-ovn-nftable-lb"),
 				},
-			},
-			{
-				name: "the Job that withdraws", upgrade: true, cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb-setup-withdraw",
-				want:    []string{"delete kubeovn.io/iptables-dnat-rules", "list core/services", "list kubeovn.io/iptables-dnat-rules", "patch core/services/status"},
-				wantOwn: []string{"get apps/deployments/kube-ovn-nftable-lb!", "list core/pods", "patch apps/deployments/kube-ovn-nftable-lb!"},
-			},
-		} {
-			t.Run(tc.name, func(t *testing.T) {
-				out := mustRender(t, l.chart, request{values: tc.values, upgrade: tc.upgrade, cluster: cluster(t, tc.cluster...)})
-				for key, want := range map[string][]string{"ClusterRole//": tc.want, "Role/kube-system/": tc.wantOwn, "Role/edge/": tc.wantEdge} {
-					if diff := gocmp.Diff(unique(want), verbs(t, out.objects[key+tc.role])); diff != "" {
-						t.Errorf("%s (-want +got):\n%s", key, diff)
+				{
+					name: "alone: Services and gateways", values: set(l.enabled, true), role: "kube-ovn-nftable-lb",
+					want: slices.Concat(events, reads, services, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways),
+				},
+				{
+					name: "alone: gateways only", role: "kube-ovn-nftable-lb",
+					want: slices.Concat(events, reads, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways),
+				},
+				{
+					name: "gateways in one more namespace", values: set(l.enabled, true, l.namespaces, []any{"edge"}), role: "kube-ovn-nftable-lb",
+					want: slices.Concat(events, reads, services, handler), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps, gateways), wantEdge: gateways,
+				},
+				{
+					name: "gateways anywhere", values: set(l.enabled, true, l.namespaces, []any{"*"}), role: "kube-ovn-nftable-lb",
+					want: slices.Concat(events, reads, services, handler, gateways), wantOwn: slices.Concat(lease("kube-ovn-controller"), configMaps),
+				},
+				{
+					name: "the Job for the CRD", values: set(l.enabled, true), cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb-setup-crd",
+					want: []string{
+						"get apiextensions.k8s.io/customresourcedefinitions/iptables-dnat-rules.kubeovn.io!",
+						"patch apiextensions.k8s.io/customresourcedefinitions/iptables-dnat-rules.kubeovn.io!",
+					},
+				},
+				{
+					name: "the Job that withdraws", upgrade: true, cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb-setup-withdraw",
+					want:    []string{"delete kubeovn.io/iptables-dnat-rules", "list core/services", "list kubeovn.io/iptables-dnat-rules", "patch core/services/status"},
+					wantOwn: []string{"get apps/deployments/kube-ovn-nftable-lb!", "list core/pods", "patch apps/deployments/kube-ovn-nftable-lb!"},
+				},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					out := mustRender(t, l.chart, request{values: tc.values, upgrade: tc.upgrade, cluster: cluster(t, tc.cluster...)})
+					for key, want := range map[string][]string{"ClusterRole//": tc.want, "Role/kube-system/": tc.wantOwn, "Role/edge/": tc.wantEdge} {
+						if diff := gocmp.Diff(unique(want), verbs(t, out.objects[key+tc.role])); diff != "" {
+							t.Errorf("%s (-want +got):\n%s", key, diff)
+						}
 					}
-				}
-			})
-		}
-	})
+				})
+			}
+		})
+	}
 }
 
 // verbs spells a role out, "VERB GROUP/RESOURCE", and "…/NAME!" where it is for one name. No object: none.
@@ -546,49 +554,53 @@ func TestLayouts(t *testing.T) {
 
 // TestCRDs shows that the CRDs are those of dist/crds, and stay when the release goes.
 func TestCRDs(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		files, err := filepath.Glob("../../dist/crds/*.yaml")
-		if err != nil || len(files) == 0 {
-			t.Fatalf("CRDs: %v, %v", files, err)
-		}
-		out := mustRender(t, l.chart, request{cluster: cluster(t)})
-		for _, file := range files {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			files, err := filepath.Glob("../../dist/crds/*.yaml")
+			if err != nil || len(files) == 0 {
+				t.Fatalf("CRDs: %v, %v", files, err)
 			}
-			want := decode(t, string(data))[0]
-			annotations := want.GetAnnotations()
-			annotations["helm.sh/resource-policy"] = "keep"
-			want.SetAnnotations(annotations)
-			if diff := gocmp.Diff(want, out.objects["CustomResourceDefinition//"+want.GetName()]); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", file, diff)
+			out := mustRender(t, l.chart, request{cluster: cluster(t)})
+			for _, file := range files {
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := decode(t, string(data))[0]
+				annotations := want.GetAnnotations()
+				annotations["helm.sh/resource-policy"] = "keep"
+				want.SetAnnotations(annotations)
+				if diff := gocmp.Diff(want, out.objects["CustomResourceDefinition//"+want.GetName()]); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", file, diff)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // TestValuesAreDescribed shows that every value has its line in the README, which is made of the comments.
 func TestValuesAreDescribed(t *testing.T) {
-	eachLayout(t, func(t *testing.T, l layout) {
-		readme, err := os.ReadFile(filepath.Join("../../charts", l.chart, "README.md"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		values, err := util.CoalesceValues(load(t, l.chart), map[string]any{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range leaves("", values) {
-			described := false
-			for p := path; p != "" && !described; p = parent(p) {
-				described = strings.Contains(string(readme), "| `"+p+"` |")
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			readme, err := os.ReadFile(filepath.Join("../../charts", l.chart, "README.md"))
+			if err != nil {
+				t.Fatal(err)
 			}
-			if !described {
-				t.Errorf("%s is described nowhere", path)
+			values, err := util.CoalesceValues(load(t, l.chart), map[string]any{})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
+			for _, path := range leaves("", values) {
+				described := false
+				for p := path; p != "" && !described; p = parent(p) {
+					described = strings.Contains(string(readme), "| `"+p+"` |")
+				}
+				if !described {
+					t.Errorf("%s is described nowhere", path)
+				}
+			}
+		})
+	}
 }
 
 func leaves(prefix string, values map[string]any) []string {
