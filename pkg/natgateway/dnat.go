@@ -228,7 +228,7 @@ func (s *State) judge(key GroupKey, rules []*kubeovnv1.IptablesDnatRule, before 
 			v = parse(rule, eip.CIDR.Addr())
 		}
 		g.parsed = append(g.parsed, v)
-		if v = s.circumstances(v, eip); v.Outcome == Wanted {
+		if v = s.circumstances(v, eip, rule.Labels[sharenat.GatewayLabel]); v.Outcome == Wanted {
 			claims = append(claims, i)
 		}
 		g.verdicts = append(g.verdicts, v)
@@ -253,8 +253,9 @@ func (g *group) remembered(rule *kubeovnv1.IptablesDnatRule, eip SnapshotEIP) *V
 	return nil
 }
 
-// circumstances turns the verdict on a rule for itself into the one that gateway and EIP allow.
-func (s *State) circumstances(v *Verdict, eip SnapshotEIP) *Verdict {
+// circumstances turns the verdict on a rule for itself into the one that gateway and EIP allow. A Service's rule was made for one gateway: in
+// another one's VPC its backend's address may be another tenant's, so it waits until its Service was looked at again.
+func (s *State) circumstances(v *Verdict, eip SnapshotEIP, madeFor string) *Verdict {
 	switch {
 	case v.Outcome == Deleting:
 		return v
@@ -262,6 +263,11 @@ func (s *State) circumstances(v *Verdict, eip SnapshotEIP) *Verdict {
 		return &Verdict{Outcome: Pending, Reason: s.Blocked.Reason, Message: s.Blocked.Message, Rule: v.Rule}
 	case !s.usable(eip):
 		return &Verdict{Outcome: Pending, Reason: ReasonEIPNotReady, Message: "EIP " + eip.Name + " has no IPv4 address yet", Rule: v.Rule}
+	case v.Outcome != Invalid && v.Rule.Managed && madeFor != "" && madeFor != s.Gateway:
+		return &Verdict{
+			Outcome: Pending, Reason: ReasonGatewayChanged, Rule: v.Rule,
+			Message: "the rule was made for gateway " + madeFor + "; it waits until Service " + v.Rule.Owner.String() + " was resolved for gateway " + s.Gateway,
+		}
 	case v.Outcome != Invalid && eip.FIP != "":
 		return &Verdict{
 			Outcome: Lost, Reason: ReasonEIPUsedByFIP, Rule: v.Rule,

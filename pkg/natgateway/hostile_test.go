@@ -117,3 +117,44 @@ func TestForgedEIPGetsNobodysAddress(t *testing.T) {
 	f.must(f.ovn.KubeovnV1().IptablesEIPs().Delete(context.Background(), "e", metav1.DeleteOptions{}))
 	f.until("the address is free, and given", f.eipReady("a-thief"))
 }
+
+// The EIP of a Service moves to a gateway in another VPC, where the addresses of the Service's Pods are somebody else's. What its rules
+// say counts there once the Service controller says so.
+func TestMovedEIPTakesNoBackendsAlong(t *testing.T) {
+	f := running(t)
+	second := gateway()
+	second.Name = "gw2"
+	_, err := f.ovn.KubeovnV1().VpcNatGateways().Create(context.Background(), second, metav1.CreateOptions{})
+	f.must(err)
+	pod := gatewayPod(3, "c")
+	pod.Annotations[sharenat.GatewayPodAnnotation] = "gw2"
+	f.createPod(pod)
+	f.createRule(rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress)))
+	f.until("rule is ready", f.rulesReady(1))
+	f.settled()
+
+	moved := f.eip("e")
+	moved.Spec.NatGwDp = "gw2"
+	_, err = f.ovn.KubeovnV1().IptablesEIPs().Update(context.Background(), moved, metav1.UpdateOptions{})
+	f.must(err)
+	f.until("the EIP is in the second gateway", func() (has bool) {
+		f.script.with(func() { has = f.script.kernel(podKey(3)).eips[eipAddress+"/24"] })
+		return has
+	})
+	f.settled()
+	if n := f.script.backends(podKey(0)) + f.script.backends(podKey(3)); n != 0 {
+		t.Errorf("%d backends are programmed", n)
+	}
+	if r := f.rule("a"); r.Status.Ready || r.Labels[sharenat.GatewayLabel] != testGateway {
+		t.Errorf("ready %v, labels %v", r.Status.Ready, r.Labels)
+	}
+
+	approved := f.rule("a")
+	approved.Labels[sharenat.GatewayLabel] = "gw2"
+	_, err = f.ovn.KubeovnV1().IptablesDnatRules().Update(context.Background(), approved, metav1.UpdateOptions{})
+	f.must(err)
+	f.until("rule is ready", f.rulesReady(1))
+	if n := f.script.backends(podKey(3)); n != 1 {
+		t.Errorf("%d backends are programmed", n)
+	}
+}

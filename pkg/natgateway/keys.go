@@ -49,6 +49,7 @@ const (
 	ReasonGatewayNotFound   = "GatewayNotFound"
 	ReasonGatewayDisabled   = "GatewayDisabled"
 	ReasonGatewayNotReady   = "GatewayNotReady"
+	ReasonGatewayChanged    = "GatewayChanged"
 	ReasonRejectedByGateway = "RejectedByGateway"
 	ReasonProgramFailed     = "ProgramGatewayFailed"
 	ReasonSubnetNotFound    = "SubnetNotFound"
