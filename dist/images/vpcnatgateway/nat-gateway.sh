@@ -33,6 +33,7 @@
 #                            3 dnat to ct mark map { mark : ip . port }
 #                            4 only reached when that backend is gone: drop the entry.
 #                              The second jump then pins the client anew.
+#     drop                   at the end of dnat-<h>, see below
 #   src-<h>                  one rule a prefix length that returns, then drop
 #   postrouting (nat, 90)    eip . proto . dport, as the client sent it, vmap @masquerade-ips
 #   masq-<h>                 masquerade, to all backends or to a set of them
@@ -42,6 +43,14 @@
 # recomputed from the kernel. Only the clients' pins are in a named map, which is
 # never read, printed or rewritten by an update. One map lookup whatever the number
 # of backends: a new flow costs the same with 1 as with 1000.
+#
+# The kernel runs a packet through the rules of one generation, but looks it up in
+# maps as they are at that moment. A packet that was on its way through a chain
+# while a transaction replaced it finds the anonymous maps of the old rules empty.
+# It must not go on, to a gateway that would refuse the connection: the drop at the
+# end makes the client send again, and the new rules answer. Rule 4 of a pin chain
+# looks something up as well, always there, so that such a packet, which stops at
+# it, leaves the pin alone.
 #
 # Writing the pin before reading it back makes two first connections of one client
 # on two CPUs agree; a map that is full means no pin, not no connection.
@@ -540,7 +549,7 @@ function put_sticky(i, h,    j, used, m, pin, aff) {
 	printf "%smeta l4proto %s dnat ip to ct mark map { ", rule(pin), l4[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply
 	emit(" }")
-	emit(rule(pin) "delete @" aff " { ip saddr : 0 }")
+	emit(rule(pin) "ct mark set meta l4proto map { " l4[i] " : 0 } delete @" aff " { ip saddr : 0 }")
 	emit(rule("dnat-" h) "jump " pin)
 	emit(rule("dnat-" h) "jump " pin)
 }
@@ -554,6 +563,7 @@ function put(i,    h, k, j, old, n, elsewhere) {
 	}
 	if (aff_of[i] == "none") put_plain(i, h)
 	else put_sticky(i, h)
+	emit(rule("dnat-" h) "drop")
 
 	if ((("service-ips", k) in verdict) && verdict["service-ips", k] != "goto dnat-" h) {
 		emit("delete element ip " table " service-ips { " k " }")
@@ -947,15 +957,16 @@ function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, 
 	}
 	split("", slot)
 	p = "meta l4proto " l4 " dnat ip to "
-	if (n_rules[chain] == r) {
+	if (rules[chain, n_rules[chain]] != "drop") return 0
+	if (n_rules[chain] == r + 1) {
 		n = slots(between(rules[chain, r], p, ""))
 		for (j = 0; j < n; j++) vals[j + 1] = slot[j]
 		timeout = 0
-	} else if (n_rules[chain] == r + 1) {
+	} else if (n_rules[chain] == r + 2) {
 		pin = between(rules[chain, r], "jump ", "")
 		timeout = between(pin, "pin-" h "-", "")
 		if (rules[chain, r + 1] != rules[chain, r] || timeout !~ /^[1-9][0-9]*$/ || n_rules[pin] != 4 || !(("aff-" h) in have)) return 0
-		if (rules[pin, 2] != "ct mark set ip saddr map @aff-" h || rules[pin, 4] !~ /^delete @aff-[0-9a-f]+ [{] ip saddr : 0x00000000 [}]$/) return 0
+		if (rules[pin, 2] != "ct mark set ip saddr map @aff-" h || rules[pin, 4] != "ct mark set meta l4proto map { " l4 " : 0x00000000 } delete @aff-" h " { ip saddr : 0x00000000 }") return 0
 		q = index(rules[pin, 1], " update @")
 		m = between(substr(rules[pin, 1], q), " update @aff-" h " { ip saddr timeout ", " : ct mark }")
 		if (seconds(m) != timeout + 0) return 0
