@@ -41,6 +41,10 @@ func (s *appliedStore) is(gateway, mark string) bool {
 func (s *appliedStore) set(gateway, mark string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if mark == "" {
+		delete(s.items, gateway)
+		return
+	}
 	if s.items == nil {
 		s.items = map[string]string{}
 	}

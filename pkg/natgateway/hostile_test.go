@@ -4,6 +4,9 @@ package natgateway
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -156,5 +159,31 @@ func TestMovedEIPTakesNoBackendsAlong(t *testing.T) {
 	f.until("rule is ready", f.rulesReady(1))
 	if n := f.script.backends(podKey(3)); n != 1 {
 		t.Errorf("%d backends are programmed", n)
+	}
+}
+
+// A gateway pod that cannot be reached is told of once, though each try fails in other words.
+func TestUnreachablePodIsOneEvent(t *testing.T) {
+	f := newFixture(t, gateway(), eip("e"))
+	f.createPod(gatewayPod(0, "c1"))
+	tries := 0
+	f.script.intercept = func(_ context.Context, call Call) error {
+		f.script.with(func() { tries++ })
+		return &CallError{Pod: call.Pod, Verb: call.Verb, ExitCode: -1, Err: fmt.Errorf("read tcp 10.0.0.1:%d->10.0.0.2:6443: %w", 40000+tries, errors.ErrUnsupported)}
+	}
+	f.start()
+	f.until("some tries", func() (enough bool) {
+		f.script.with(func() { enough = tries >= 4 })
+		return enough
+	})
+	f.stop()
+	told := 0
+	for len(f.recorder.Events) > 0 {
+		if strings.Contains(<-f.recorder.Events, ReasonProgramFailed) {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("%d events", told)
 	}
 }

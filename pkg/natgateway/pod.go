@@ -44,7 +44,7 @@ type knowledge struct {
 	container string   // UID and container ID that the rest is about
 	content   *Content // nil: not known
 	filled    bool     // has been right once, since this container runs
-	failure   string   // of the last call, empty after a success
+	failure   string   // what kind of it the last pass ended with, empty after a success
 	rejected  map[sharenat.Identity]string
 	retry     time.Duration // until what is rejected is tried again; it grows
 	outdated  bool          // it was told that the script is an older one
@@ -421,8 +421,9 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 	s.p.update(func(p *program) {
 		if err != nil {
 			p.content = nil
-			newFailure = p.failure != err.Error()
-			p.failure = err.Error()
+			kind := failureKind(err)
+			newFailure = p.failure != kind
+			p.failure = kind
 			return
 		}
 		newlyFilled, p.filled, p.failure = !p.filled, true, ""
@@ -433,7 +434,7 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 	if newFailure && ctx.Err() == nil {
 		s.c.gatewayEvent(s.gateway, ReasonProgramFailed, err.Error())
 	}
-	if err == nil {
+	if _, gone := s.c.gatewayLister.Get(s.gateway); err == nil && gone == nil {
 		s.c.Metrics.observeState(s.want, s.c.waits.rulesOf(s.gateway))
 		s.c.Metrics.lastSuccess.WithLabelValues(s.gateway).Set(float64(s.c.Clock.Now().Unix()))
 	}
@@ -442,6 +443,15 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 		s.c.gatewayQueue.Add(s.gateway)
 	}
 	s.c.wake(s.gateway)
+}
+
+// failureKind is the same as long as there is nothing new to tell. What a script says is; what keeps calls from reaching it names ports and
+// times that are others at each try.
+func failureKind(err error) string {
+	if refused(err) {
+		return err.Error()
+	}
+	return "no answer"
 }
 
 // gatewayEvent sends a Warning about a gateway.

@@ -333,7 +333,7 @@ func wait1(m *map[string]waiting, wakers *map[string]map[string]struct{}, name, 
 		w.since = now
 	}
 	if ok && w.gateway != gateway {
-		delete((*wakers)[w.gateway], name)
+		unwake(*wakers, w.gateway, name)
 	}
 	w.gateway = gateway
 	(*m)[name] = w
@@ -347,7 +347,14 @@ func wait1(m *map[string]waiting, wakers *map[string]map[string]struct{}, name, 
 func unwait1(m map[string]waiting, wakers map[string]map[string]struct{}, name string) {
 	if w, ok := m[name]; ok {
 		delete(m, name)
-		delete(wakers[w.gateway], name)
+		unwake(wakers, w.gateway, name)
+	}
+}
+
+func unwake(wakers map[string]map[string]struct{}, gateway, name string) {
+	delete(wakers[gateway], name)
+	if len(wakers[gateway]) == 0 {
+		delete(wakers, gateway)
 	}
 }
 
