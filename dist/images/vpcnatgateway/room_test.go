@@ -119,6 +119,10 @@ func scriptPath(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// go test sees what the tests themselves look at, not what bash reads: without this a changed script would get the cached result of the old one.
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
