@@ -102,8 +102,10 @@ func TestParseRule(t *testing.T) {
 		wantErr []string
 	}{
 		{"protocol in capitals", func(*kubeovnv1.IptablesDnatRule) {}, base, nil},
-		{"affinity with default timeout", func(r *kubeovnv1.IptablesDnatRule) { r.Spec.SessionAffinity = SessionAffinityIP },
-			func() Rule { r := base; r.Affinity = Affinity{true, 10800}; return r }(), nil},
+		{
+			"affinity with default timeout", func(r *kubeovnv1.IptablesDnatRule) { r.Spec.SessionAffinity = SessionAffinityIP },
+			func() Rule { r := base; r.Affinity = Affinity{true, 10800}; return r }(), nil,
+		},
 		{"managed, masqueraded, with sources", func(r *kubeovnv1.IptablesDnatRule) {
 			r.Labels = Owner{"shop", "web"}.Labels()
 			r.Annotations = map[string]string{SourceIPAnnotation: "masquerade", SourceRangesAnnotation: "192.0.2.0/24, 10.9.9.9/8"}
@@ -117,13 +119,19 @@ func TestParseRule(t *testing.T) {
 		{"everything wrong is told at once", func(r *kubeovnv1.IptablesDnatRule) {
 			r.Spec.ExternalPort, r.Spec.Protocol, r.Spec.InternalIP, r.Spec.SessionAffinity = "0", "sctp", "::1", "Cookie"
 		}, Rule{}, []string{`port "0"`, `protocol "sctp"`, `address "::1"`, `session affinity "Cookie"`}},
-		{"exclusive with affinity", func(r *kubeovnv1.IptablesDnatRule) {
-			r.Spec.Type, r.Spec.SessionAffinity = TypeExclusive, SessionAffinityIP
+		{
+			"exclusive with affinity", func(r *kubeovnv1.IptablesDnatRule) {
+				r.Spec.Type, r.Spec.SessionAffinity = TypeExclusive, SessionAffinityIP
+			},
+			Rule{},
+			[]string{"only with type share"},
 		},
-			Rule{}, []string{"only with type share"}},
 		{"half an owner", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = map[string]string{OwnerNamespaceLabel: "shop"} }, Rule{}, []string{"both or none"}},
-		{"a source range of the other family", func(r *kubeovnv1.IptablesDnatRule) { r.Annotations = map[string]string{SourceRangesAnnotation: "::/0"} },
-			Rule{}, []string{`source range "::/0"`}},
+		{
+			"a source range of the other family", func(r *kubeovnv1.IptablesDnatRule) { r.Annotations = map[string]string{SourceRangesAnnotation: "::/0"} },
+			Rule{},
+			[]string{`source range "::/0"`},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := ParseRule(newRule(tc.tweak), eip)

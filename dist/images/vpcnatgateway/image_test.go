@@ -54,8 +54,10 @@ func TestImage(t *testing.T) {
 	g := newGateway(t)
 	in := func(stdin string, args ...string) string {
 		t.Helper()
-		out, err := g.exec(stdin, append([]string{"chroot", root, "/usr/bin/env", "-i", "GATEWAY_V4=203.0.113.1",
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, args...)...)
+		out, err := g.exec(stdin, append([]string{
+			"chroot", root, "/usr/bin/env", "-i", "GATEWAY_V4=203.0.113.1",
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		}, args...)...)
 		if err != nil {
 			t.Fatalf("%s: %v", strings.Join(args, " "), err)
 		}

@@ -22,21 +22,31 @@ func TestEmptyFieldsStayOffTheWire(t *testing.T) {
 	}{
 		{"empty rule", &IptablesDnatRule{}, `{"metadata":{}}`},
 		{"empty gateway", &VpcNatGateway{}, `{"metadata":{}}`},
-		{"rule", &IptablesDnatRule{Status: IptablesDnatRuleStatus{Conditions: conditions}},
-			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`},
-		{"eip", &IptablesEIP{Status: IptablesEIPStatus{Conditions: conditions}},
-			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`},
-		{"fip", &IptablesFIPRule{Status: IptablesFIPRuleStatus{Conditions: conditions}},
-			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`},
-		{"gateway", &VpcNatGateway{Spec: VpcNatGatewaySpec{
-			Vpc:        "v",
-			BgpSpeaker: VpcBgpSpeaker{Enabled: true},
-			BFD:        VpcNatGatewayBFDConfig{Enabled: true},
-			Routes:     []Route{{}},
-		}, Status: VpcNatGatewayStatus{LanIP: "10.0.0.1"}},
-			`{"metadata":{},"spec":{"vpc":"v","bgpSpeaker":{"enabled":true},"bfd":{"enabled":true},"routes":[{}]},"status":{"ready":false,"lanIp":"10.0.0.1"}}`},
-		{"vpc", &Vpc{Spec: VpcSpec{BFDPort: &BFDPort{}}, Status: VpcStatus{Conditions: conditions}},
-			`{"metadata":{},"spec":{"bfdPort":{}},"status":{"standby":false,"conditions":[{"type":"Ready"}]}}`},
+		{
+			"rule", &IptablesDnatRule{Status: IptablesDnatRuleStatus{Conditions: conditions}},
+			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`,
+		},
+		{
+			"eip", &IptablesEIP{Status: IptablesEIPStatus{Conditions: conditions}},
+			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`,
+		},
+		{
+			"fip", &IptablesFIPRule{Status: IptablesFIPRuleStatus{Conditions: conditions}},
+			`{"metadata":{},"status":{"ready":false,"conditions":[{"type":"Ready"}]}}`,
+		},
+		{
+			"gateway", &VpcNatGateway{Spec: VpcNatGatewaySpec{
+				Vpc:        "v",
+				BgpSpeaker: VpcBgpSpeaker{Enabled: true},
+				BFD:        VpcNatGatewayBFDConfig{Enabled: true},
+				Routes:     []Route{{}},
+			}, Status: VpcNatGatewayStatus{LanIP: "10.0.0.1"}},
+			`{"metadata":{},"spec":{"vpc":"v","bgpSpeaker":{"enabled":true},"bfd":{"enabled":true},"routes":[{}]},"status":{"ready":false,"lanIp":"10.0.0.1"}}`,
+		},
+		{
+			"vpc", &Vpc{Spec: VpcSpec{BFDPort: &BFDPort{}}, Status: VpcStatus{Conditions: conditions}},
+			`{"metadata":{},"spec":{"bfdPort":{}},"status":{"standby":false,"conditions":[{"type":"Ready"}]}}`,
+		},
 		{"subnet", &Subnet{Spec: SubnetSpec{Acls: []ACL{{}}, NatOutgoingPolicyRules: []NatOutgoingPolicyRule{{}}}, Status: SubnetStatus{
 			NatOutgoingPolicyRules: []NatOutgoingPolicyRuleStatus{{RuleID: "1", NatOutgoingPolicyRule: NatOutgoingPolicyRule{Action: "nat"}}},
 		}}, `{"metadata":{},"spec":{"acls":[{}],"natOutgoingPolicyRules":[{}]},"status":{"natOutgoingPolicyRules":[{"ruleID":"1","action":"nat"}]}}`},
