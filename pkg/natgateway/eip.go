@@ -222,7 +222,8 @@ func (c *Controller) allGatewayPods() []*corev1.Pod {
 	return out
 }
 
-// publishEIP writes the status once every pod of the gateway that counts has the address. An EIP that was ready stays so while pods come and go.
+// publishEIP writes the status once every pod of the gateway that counts has the address. An EIP that was ready stays so while pods
+// come and go, unless it was moved to another gateway meanwhile.
 func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP, addr netip.Addr) error {
 	gateway := eip.Spec.NatGwDp
 	state := c.state(gateway)
@@ -248,7 +249,7 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 		return nil
 	}
 	cidr := c.cidrOf(eip)
-	if !eip.Status.Ready && !c.allHold(gateway, func(have *Content) bool { return have.EIPs[cidr] }) {
+	if (!eip.Status.Ready || !sameSpecSince(eip)) && !c.allHold(gateway, func(have *Content) bool { return have.EIPs[cidr] }) {
 		if late {
 			return c.writeEIPNotReady(ctx, eip, &eipError{ReasonGatewayNotReady, errors.New("not every pod of gateway " + gateway + " has the address yet")})
 		}
@@ -257,6 +258,13 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 	}
 	c.waits.eipDone(eip.Name)
 	return c.patchEIP(ctx, eip, p, "status")
+}
+
+// sameSpecSince says that the EIP is as it was when it became ready. Who wrote the condition may not have told what it had seen.
+func sameSpecSince(eip *kubeovnv1.IptablesEIP) bool {
+	return !slices.ContainsFunc(eip.Status.Conditions, func(c kubeovnv1.Condition) bool {
+		return c.Type == kubeovnv1.Ready && c.ObservedGeneration != 0 && c.ObservedGeneration != eip.Generation
+	})
 }
 
 // allHold says that the gateway has pods that count, and that all of them answer yes.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,4 +187,26 @@ func TestUnreachablePodIsOneEvent(t *testing.T) {
 	if told != 1 {
 		t.Errorf("%d events", told)
 	}
+}
+
+// An EIP that was ready in one gateway is not ready in another one before that has it.
+func TestMovedEIPIsReadyWhereItAnswers(t *testing.T) {
+	f := newFixture(t, gateway(), eip("e", func(e *kubeovnv1.IptablesEIP) { e.Generation = 1 }))
+	f.tweak = func(c *Controller) { c.grace = 100 * time.Millisecond }
+	f.createPod(gatewayPod(0, "c1"))
+	f.start()
+	f.until("EIP is ready", f.eipReady("e"))
+	second := gateway()
+	second.Name = "gw2"
+	_, err := f.ovn.KubeovnV1().VpcNatGateways().Create(context.Background(), second, metav1.CreateOptions{})
+	f.must(err)
+	moved := f.eip("e")
+	moved.Spec.NatGwDp, moved.Generation = "gw2", 2
+	_, err = f.ovn.KubeovnV1().IptablesEIPs().Update(context.Background(), moved, metav1.UpdateOptions{})
+	f.must(err)
+	f.until("EIP is not ready", func() bool { return !f.eip("e").Status.Ready })
+	pod := gatewayPod(3, "c")
+	pod.Annotations[sharenat.GatewayPodAnnotation] = "gw2"
+	f.createPod(pod)
+	f.until("EIP is ready again", f.eipReady("e"))
 }
