@@ -84,6 +84,9 @@ func (h *handler[T, P]) Handle(ctx context.Context, areq admission.Request) admi
 		result = resultWarned
 	}
 	h.validator.Metrics.reviewed(h.kind, op, result)
+	if areq.Name == "" && req.New != nil {
+		areq.Name = req.New.GetName() // one that the API server has made up
+	}
 	return respond(areq, verdict)
 }
 
