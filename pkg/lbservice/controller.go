@@ -39,7 +39,12 @@ const (
 	// readyDelay gathers the rules that become ready one after the other. It changes only what the Service's condition says, and for
 	// a Service of a thousand backends, each of them would be a pass.
 	readyDelay = 50 * time.Millisecond
+	// busyDelay is when a pass is tried again whose EIP is taken.
+	busyDelay = 10 * time.Millisecond
 )
+
+// errBusy: another pass over the EIP is under way. A worker does not wait for it: it may take long, and others need the worker.
+var errBusy = errors.New("another pass over the EIP is under way")
 
 // Options of a Controller.
 type Options struct {
@@ -172,6 +177,9 @@ func (c *Controller) next(ctx context.Context) bool {
 	switch {
 	case ctx.Err() != nil:
 		return true
+	case errors.Is(err, errBusy):
+		result = resultWait
+		c.queue.AddAfter(key, busyDelay)
 	case isBehind(err):
 		result = resultStale
 		logger.V(4).Info("Cache is behind", "reason", err.Error())
@@ -222,7 +230,9 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 		eip = sharenat.EIPName(svc)
 	}
 	lock := c.eipLock(eip)
-	lock.Lock()
+	if !lock.TryLock() {
+		return nil, errBusy
+	}
 	defer lock.Unlock()
 	snapshot := c.snapshot(key)
 	if snapshot.Service != nil && sharenat.EIPName(snapshot.Service) != eip {

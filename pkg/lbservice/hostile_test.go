@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// A pass that takes long, as the first one of a Service with ten thousand backends does, holds up those of its own EIP. However many
+// there are, they must not hold up the workers, and with them every other tenant.
+func TestSlowPassHoldsUpNoOtherEIP(t *testing.T) {
+	pod := newPod("b-0", "sub-b", "10.1.0.9")
+	inCluster(t, plan(webPod(), pod), func(cl *cluster) {
+		lock := cl.c.eipLock(eipA)
+		if lock == cl.c.eipLock(eipB) {
+			t.Fatal("the EIPs share a lock")
+		}
+		lock.Lock() // by that pass
+		for i := range 8 {
+			name := fmt.Sprintf("web-%d", i)
+			cl.put(newService(name, withPorts(tcpPort("", int32(80+i)))))
+			cl.put(newSlice(name+"-x", name, unnamed8080, endpointOf(webPod())))
+		}
+		cl.settle()
+		cl.put(newService("other", withEIP(eipB)))
+		cl.put(newSlice("other-x", "other", unnamed8080, endpointOf(pod)))
+		cl.settle()
+		cl.wantRules("other eip-b:80 10.1.0.9:8080")
+		lock.Unlock()
+		cl.settle()
+		if got := cl.rules(); len(got) != 9 || !slices.IsSorted(got) {
+			t.Errorf("rules: %v", got)
+		}
+	})
+}
