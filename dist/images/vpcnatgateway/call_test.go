@@ -47,7 +47,7 @@ func (g *gateway) shim(name, script string) {
 	g.env = append(g.env, "PATH="+dir+":"+path)
 }
 
-func real(t *testing.T, name string) string {
+func pathOf(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestFailureChangesNothing(t *testing.T) {
 			g.set(share("tcp:80", p1, p2), sticky(60, share("udp:81", p1)))
 			before := g.state()
 			good := len(g.env)
-			g.shim(tc.tool, tc.script+"\nexec "+real(t, tc.tool)+` "$@"`)
+			g.shim(tc.tool, tc.script+"\nexec "+pathOf(t, tc.tool)+` "$@"`)
 			out, err := g.try(tc.stdin, tc.args...)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want %q", err, tc.want)
@@ -104,7 +104,7 @@ func TestFailureSaysTheSameAgain(t *testing.T) {
 		"ip":  {`[ "$1" != -batch ] || { echo "Command failed $2:1" >&2; exit 1; }`, "", "eip-add", eip + "/24"},
 	} {
 		good := len(g.env)
-		g.shim(tool, call.script+"\nexec "+real(t, tool)+` "$@"`)
+		g.shim(tool, call.script+"\nexec "+pathOf(t, tool)+` "$@"`)
 		args := slices.DeleteFunc([]string{call.verb, call.arg}, func(s string) bool { return s == "" })
 		_, first := g.try(call.stdin, args...)
 		_, second := g.try(call.stdin, args...)
@@ -138,7 +138,7 @@ func TestChainsThatCannotBeDeletedYet(t *testing.T) {
 	g := newGateway(t)
 	g.set(share("tcp:80", p1, p2+" masquerade"), sticky(60, share("tcp:81", p1)))
 	good := len(g.env)
-	g.shim("nft", `[ "$1" != -f ] || ! grep -q "^delete chain" "$2" || { echo "Error: Device or resource busy" >&2; exit 1; }`+"\nexec "+real(t, "nft")+` "$@"`)
+	g.shim("nft", `[ "$1" != -f ] || ! grep -q "^delete chain" "$2" || { echo "Error: Device or resource busy" >&2; exit 1; }`+"\nexec "+pathOf(t, "nft")+` "$@"`)
 	g.shim("sleep", "exit 0")
 	g.run("", "nft-dnat-map-del", eip+",80,tcp", eip+",81,tcp")
 	l := g.listing()
@@ -184,7 +184,7 @@ func TestCallsTakeTurns(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g2.shim("md5sum", "cat "+fifo+"\nexec "+real(t, "md5sum")+` "$@"`)
+	g2.shim("md5sum", "cat "+fifo+"\nexec "+pathOf(t, "md5sum")+` "$@"`)
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() {
 		close(blocked)

@@ -94,34 +94,34 @@ type gateway struct {
 
 var namespaces atomic.Int32
 
-func newNamespace(t testing.TB, role string) string {
-	t.Helper()
+func newNamespace(tb testing.TB, role string) string {
+	tb.Helper()
 	ns := fmt.Sprintf("%s-%d", role, namespaces.Add(1))
-	shell(t, "ip netns add "+ns+" && ip -n "+ns+" link set lo up")
-	t.Cleanup(func() { shell(t, "ip netns del "+ns) })
+	shell(tb, "ip netns add "+ns+" && ip -n "+ns+" link set lo up")
+	tb.Cleanup(func() { shell(tb, "ip netns del "+ns) })
 	return ns
 }
 
 // newGateway is a gateway without a network around it.
-func newGateway(t testing.TB) *gateway {
-	t.Helper()
-	ns := newNamespace(t, "gw")
-	shell(t, fmt.Sprintf(`ip -n %[1]s link add eth0 type veth peer name eth0p
+func newGateway(tb testing.TB) *gateway {
+	tb.Helper()
+	ns := newNamespace(tb, "gw")
+	shell(tb, fmt.Sprintf(`ip -n %[1]s link add eth0 type veth peer name eth0p
 		ip -n %[1]s link add net1 type veth peer name net1p
 		for i in eth0 net1 eth0p net1p; do ip -n %[1]s link set $i up; done
 		ip -n %[1]s addr add %[2]s/24 dev eth0; ip -n %[1]s addr add 203.0.113.2/24 dev net1`, ns, gatewayIP))
-	return &gateway{t: t, ns: ns, script: scriptPath(t), env: []string{"GATEWAY_V4=203.0.113.1"}}
+	return &gateway{t: tb, ns: ns, script: scriptPath(tb), env: []string{"GATEWAY_V4=203.0.113.1"}}
 }
 
-func scriptPath(t testing.TB) string {
-	t.Helper()
+func scriptPath(tb testing.TB) string {
+	tb.Helper()
 	path, err := filepath.Abs("nat-gateway.sh")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	// go test sees what the tests themselves look at, not what bash reads: without this a changed script would get the cached result of the old one.
 	if _, err := os.Stat(path); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return path
 }
@@ -218,12 +218,12 @@ func (g *gateway) set(shares ...sharenat.Share) {
 }
 
 // normal brings the shares into canonical form.
-func normal(t testing.TB, shares []sharenat.Share) []sharenat.Share {
-	t.Helper()
+func normal(tb testing.TB, shares []sharenat.Share) []sharenat.Share {
+	tb.Helper()
 	for i := range shares {
 		shares[i].Normalize()
 		if err := shares[i].Validate(); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return shares
@@ -279,10 +279,10 @@ func from(s sharenat.Share, prefixes ...string) sharenat.Share {
 	return s
 }
 
-func shell(t testing.TB, script string) {
-	t.Helper()
+func shell(tb testing.TB, script string) {
+	tb.Helper()
 	if out, err := exec.Command("bash", "-euc", script).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
+		tb.Fatalf("%s: %v: %s", script, err, out)
 	}
 }
 
