@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/component-base/config"
 	configoptions "k8s.io/component-base/config/options"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -94,7 +95,8 @@ func (o *options) parse(args []string) error {
 		if err != nil {
 			return fmt.Errorf("POD_NAME is not set and the host name cannot be read: %w", err)
 		}
-		o.podName = host
+		// Two processes on one host, or with its network, must not take the lease for their own.
+		o.podName = host + "_" + string(uuid.NewUUID())
 	}
 	if o.leaderElection.ResourceNamespace == "" {
 		o.leaderElection.ResourceNamespace = o.podNamespace

@@ -63,3 +63,19 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("name %q, namespace %q, lease in %q", o.podName, o.podNamespace, o.leaderElection.ResourceNamespace)
 	}
 }
+
+// The lease is whose name is in it: two processes of one name would both lead.
+func TestNamelessProcessesDiffer(t *testing.T) {
+	names := map[string]bool{}
+	for range 2 {
+		o := newOptions()
+		o.environmentLookup = func(string) string { return "" }
+		if err := o.parse(nil); err != nil {
+			t.Fatal(err)
+		}
+		names[o.podName] = true
+	}
+	if len(names) != 2 {
+		t.Errorf("two processes are called %v", names)
+	}
+}
