@@ -293,7 +293,7 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	return s
 }
 
-// addPods adds the Pods that the slices name, and the VPCs of the Subnets that their NICs are in.
+// addPods adds the Pods that the slices name, and the VPCs of the Subnets that the gateway and their NICs are in.
 func (c *Controller) addPods(s *Snapshot) {
 	s.Pods, s.SubnetVPCs = map[string]Pod{}, map[string]string{}
 	for _, slice := range s.Slices {
@@ -310,11 +310,17 @@ func (c *Controller) addPods(s *Snapshot) {
 			}
 		}
 	}
+	add := func(name string) {
+		if subnet := get[kubeovnv1.Subnet](c.in.subnets, name); subnet != nil {
+			s.SubnetVPCs[name] = SubnetVPC(subnet)
+		}
+	}
+	if s.Gateway != nil {
+		add(s.Gateway.Spec.Subnet)
+	}
 	for _, pod := range s.Pods {
 		for _, nic := range pod.NICs {
-			if subnet := get[kubeovnv1.Subnet](c.in.subnets, nic.Subnet); subnet != nil {
-				s.SubnetVPCs[nic.Subnet] = SubnetVPC(subnet)
-			}
+			add(nic.Subnet)
 		}
 	}
 }

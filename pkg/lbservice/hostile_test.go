@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
 // A pass that takes long, as the first one of a Service with ten thousand backends does, holds up those of its own EIP. However many
@@ -33,5 +37,21 @@ func TestSlowPassHoldsUpNoOtherEIP(t *testing.T) {
 		if got := cl.rules(); len(got) != 9 || !slices.IsSorted(got) {
 			t.Errorf("rules: %v", got)
 		}
+	})
+}
+
+// A gateway that names no VPC is in its Subnet's. In the default VPC, the same address is somebody else's.
+func TestGatewayIsInItsSubnetsVPC(t *testing.T) {
+	gw := newGateway(gwA, "")
+	gw.Spec.Subnet = "sub-a"
+	pod := newDualPod("web-0", "172.16.0.4", "10.1.0.4")
+	objects := []runtime.Object{
+		newEIP(eipA, eipAddrA, gwA), gw, newSubnet("ovn-default", sharenat.DefaultVPC, "ovn"), pod,
+		newService(testService), newSlice("web-x", testService, unnamed8080, endpointOf(pod)),
+	}
+	inCluster(t, objects, func(cl *cluster) {
+		cl.put(newSubnet("sub-a", vpcA, "ovn"))
+		cl.settle()
+		cl.wantRules("web eip-a:80 10.1.0.4:8080")
 	})
 }

@@ -268,6 +268,11 @@ func (c *Controller) subnetChanged(before, after *kubeovnv1.Subnet) {
 	for _, pod := range byIndex[corev1.Pod](c.in.pods, podsBySubnet, nameOf(before, after)) {
 		c.enqueuePod(pod)
 	}
+	for _, obj := range c.in.gateways.GetIndexer().List() {
+		if gw, ok := obj.(*kubeovnv1.VpcNatGateway); ok && gw.Spec.Vpc == "" && gw.Spec.Subnet == nameOf(before, after) {
+			c.gatewayChanged(nil, gw)
+		}
+	}
 }
 
 func (c *Controller) eipChanged(before, after *kubeovnv1.IptablesEIP) {

@@ -33,18 +33,22 @@ type Snapshot struct {
 	Slices []*discoveryv1.EndpointSlice
 	// Pods that the slices name, as far as they are there, by name.
 	Pods map[string]Pod
-	// SubnetVPCs has the VPC of every Subnet that the Pods' NICs are in, as far as it is there.
+	// SubnetVPCs has the VPC of every Subnet that the gateway or the Pods' NICs are in, as far as it is there.
 	SubnetVPCs map[string]string
 
 	// RequireEIPGrant: an EIP without a grant annotation may not be used.
 	RequireEIPGrant bool
 }
 
+// gatewayVPC is the one that the gateway names, or else its Subnet's: its pods are there.
 func (s *Snapshot) gatewayVPC() string {
-	if s.Gateway.Spec.Vpc == "" {
-		return sharenat.DefaultVPC
+	if s.Gateway.Spec.Vpc != "" {
+		return s.Gateway.Spec.Vpc
 	}
-	return s.Gateway.Spec.Vpc
+	if vpc, ok := s.SubnetVPCs[s.Gateway.Spec.Subnet]; ok {
+		return vpc
+	}
+	return sharenat.DefaultVPC
 }
 
 // adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
