@@ -33,9 +33,16 @@ func (d Durations) String() string {
 	if len(d) == 0 {
 		return "none"
 	}
-	sorted := slices.Sorted(slices.Values(d))
 	round := func(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
-	return fmt.Sprintf("median of %d: %s (%s to %s)", len(sorted), round(sorted[len(sorted)/2]), round(sorted[0]), round(sorted[len(sorted)-1]))
+	return fmt.Sprintf("median of %d: %s (%s to %s)", len(d), round(d.Median()), round(slices.Min(d)), round(slices.Max(d)))
+}
+
+// Median is the middle one, of an even number the later of the two; 0 of none.
+func (d Durations) Median() time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(d))[len(d)/2]
 }
 
 // PrintMeasurements prints what the specs of a run measured.
