@@ -226,7 +226,7 @@ func startWebhook(ctx context.Context, port, health int, flags ...string) (*webh
 		"--bind-address=127.0.0.1", "--tls-extra-name=127.0.0.1", "--shutdown-delay=0s",
 	}, flags...)
 	go func() { w.done <- app.Run(ctx, args, os.Stderr) }()
-	err := poll(func() error {
+	err := poll(ctx, func() error {
 		select {
 		case err := <-w.done:
 			w.done <- err
@@ -278,9 +278,9 @@ func (w *webhook) read(path string) (body string, status int, err error) {
 type fatalError struct{ error }
 
 // poll tries until it works, and gives the last reason why it did not.
-func poll(try func() error) error {
+func poll(ctx context.Context, try func() error) error {
 	var last error
-	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		last = try()
 		var fatal fatalError
 		if errors.As(last, &fatal) {
@@ -296,7 +296,7 @@ func poll(try func() error) error {
 
 // awaitCalls waits until the API server calls the webhook, and trusts it.
 func awaitCalls(ctx context.Context) error {
-	return poll(func() error {
+	return poll(ctx, func() error {
 		_, err := shared.alice.kubeOvn.KubeovnV1().IptablesDnatRules().Create(ctx, newRule("probe", port("0")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsInvalid(err) {
 			return fmt.Errorf("a bad rule gets: %w", err)

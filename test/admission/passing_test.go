@@ -77,7 +77,8 @@ func TestAffinityInPlace(t *testing.T) {
 	aCluster(t, rules...)
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, change := range []map[string]any{
-		{"sessionAffinity": "ClientIP", "sessionAffinityTimeoutSeconds": 60}, {"sessionAffinityTimeoutSeconds": 61},
+		{"sessionAffinity": "ClientIP", "sessionAffinityTimeoutSeconds": 60},
+		{"sessionAffinityTimeoutSeconds": 61},
 		{"sessionAffinity": "", "sessionAffinityTimeoutSeconds": 0},
 	} {
 		r.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
@@ -116,7 +117,7 @@ func TestAway(t *testing.T) {
 	setFailurePolicy(t, admissionv1.Ignore)
 	t.Cleanup(func() { setFailurePolicy(t, admissionv1.Fail) })
 	for _, obj := range []metav1.Object{newRule("new"), newEIP("new", gwA), newGateway("new"), newFIP("new", eipB), newService("new")} {
-		if err := poll(func() error { return alice().create(ctx, obj, dryRun) }); err != nil {
+		if err := poll(t.Context(), func() error { return alice().create(ctx, obj, dryRun) }); err != nil {
 			t.Errorf("%T: %v", obj, err)
 		}
 	}
@@ -165,7 +166,7 @@ func TestCertificates(t *testing.T) {
 	if _, err := secrets.Patch(ctx, before.Name, types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = poll(func() error {
+	err = poll(t.Context(), func() error {
 		after, err := secrets.Get(ctx, before.Name, metav1.GetOptions{})
 		if err == nil && string(after.Data["ca.crt"]) != string(before.Data["ca.crt"]) {
 			err = errors.New("the authority is another, or none")
@@ -226,7 +227,7 @@ func TestFiles(t *testing.T) {
 		t.Error("speaks TLS 1.2")
 	}
 	issue("two")
-	err = poll(func() error {
+	err = poll(t.Context(), func() error {
 		got, err := served(w, tls.VersionTLS13)
 		if err == nil && got != "two" {
 			err = fmt.Errorf("certificate of %q", got)
@@ -259,7 +260,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.cancel()
-	if err := poll(func() error {
+	if err := poll(t.Context(), func() error {
 		body, status, err := w.read("/readyz")
 		if err == nil && (status != 503 || body != "stopping\n") {
 			err = fmt.Errorf("%d %q", status, body)

@@ -79,7 +79,7 @@ func TestRefusals(t *testing.T) {
 	for _, tc := range slices.Concat(ruleRefusals(), eipRefusals()) {
 		t.Run(tc.name, func(t *testing.T) {
 			aCluster(t, tc.cluster...)
-			err := poll(func() error {
+			err := poll(t.Context(), func() error {
 				alice().warnings.take()
 				switch err := tc.wish(t, dryRun); {
 				case err == nil:
@@ -338,7 +338,7 @@ func TestWarnings(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			aCluster(t, tc.cluster...)
-			err := poll(func() error {
+			err := poll(t.Context(), func() error {
 				alice().warnings.take()
 				if err := tc.wish(t, dryRun); err != nil {
 					return fatalError{err}
