@@ -14,9 +14,11 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
@@ -117,7 +119,7 @@ func TestAway(t *testing.T) {
 	setFailurePolicy(t, admissionv1.Ignore)
 	t.Cleanup(func() { setFailurePolicy(t, admissionv1.Fail) })
 	for _, obj := range []metav1.Object{newRule("new"), newEIP("new", gwA), newGateway("new"), newFIP("new", eipB), newService("new")} {
-		if err := poll(t.Context(), func() error { return alice().create(ctx, obj, dryRun) }); err != nil {
+		if err := alice().create(ctx, obj, dryRun); err != nil {
 			t.Errorf("%T: %v", obj, err)
 		}
 	}
@@ -137,6 +139,7 @@ func setFailurePolicy(t *testing.T, policy admissionv1.FailurePolicyType) {
 	if _, err := configurations.Update(ctx, configuration, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	settle(t)
 }
 
 // stopShared stops the webhook that all tests use until the test is over.
@@ -187,8 +190,58 @@ func TestCertificates(t *testing.T) {
 	if _, err := configurations.Update(ctx, configuration, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	err = poll(ctx, func() error {
+		configuration, err := configurations.Get(ctx, "kube-ovn-webhook", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range configuration.Webhooks {
+			if len(configuration.Webhooks[i].ClientConfig.CABundle) == 0 {
+				return fmt.Errorf("%s has no caBundle", configuration.Webhooks[i].Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settle(t)
 	if err := awaitCalls(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// settle waits until the API server goes by the webhook configurations as they are now: it takes changes in their order, so once
+// it goes by a new one it has seen those before.
+func settle(t *testing.T) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	configurations := controller().kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	none := admissionv1.SideEffectClassNone
+	probe := &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "probe.kubeovn.io", ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+			SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+		}},
+	}
+	if _, err := configurations.Create(ctx, probe, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := poll(ctx, func() error {
+		_, err := controller().kube.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}, metav1.CreateOptions{DryRun: dryRun})
+		if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+			return fmt.Errorf("the API server does not call the probe: %w", err)
+		}
+		return nil
+	})
+	if err := errors.Join(err, configurations.Delete(ctx, probe.Name, metav1.DeleteOptions{})); err != nil {
+		t.Fatal(err)
 	}
 }
 
