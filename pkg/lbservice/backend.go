@@ -4,6 +4,7 @@ package lbservice
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -25,6 +26,8 @@ type Skip struct {
 type endpoint struct {
 	addr       netip.Addr
 	masquerade bool
+	// pod behind it, if any.
+	pod types.UID
 	// ready, or else serving while it terminates.
 	ready, draining bool
 	ports           []discoveryv1.EndpointPort
@@ -125,6 +128,7 @@ func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discover
 	if !ok || !refersTo(in.TargetRef, s.Key.Namespace, pod.UID) || pod.Ended {
 		return ep, decision{wait: true}
 	}
+	ep.pod = pod.UID
 	d := decision{nodes: pod.nodesReach(s.SubnetVPCs)}
 	nic, choice := pod.chooseNIC(vpc, s.SubnetVPCs)
 	switch choice {
@@ -164,32 +168,44 @@ func ownAddress(slice *discoveryv1.EndpointSlice, in *discoveryv1.Endpoint) neti
 }
 
 // backendsOf a Service's port, in order: every ready endpoint, or while none is ready, those that still serve while they terminate.
-func (e *endpoints) backendsOf(port *corev1.ServicePort) []sharenat.Backend {
+func (e *endpoints) backendsOf(port *corev1.ServicePort) []backend {
 	var (
-		ready    = map[netip.AddrPort]bool{}
-		draining = map[netip.AddrPort]bool{}
+		ready    = map[netip.AddrPort]backend{}
+		draining = map[netip.AddrPort]backend{}
 	)
 	for i := range e.usable {
 		ep := &e.usable[i]
 		for _, number := range portNumbers(ep.ports, port) {
-			addr := netip.AddrPortFrom(ep.addr, number)
+			chosen := draining
 			if ep.ready {
-				ready[addr] = ready[addr] || ep.masquerade
-			} else {
-				draining[addr] = draining[addr] || ep.masquerade
+				chosen = ready
 			}
+			addr := netip.AddrPortFrom(ep.addr, number)
+			chosen[addr] = chosen[addr].with(addr, ep)
 		}
 	}
 	chosen := ready
 	if len(chosen) == 0 {
 		chosen = draining
 	}
-	out := make([]sharenat.Backend, 0, len(chosen))
-	for addr, masquerade := range chosen {
-		out = append(out, sharenat.Backend{Addr: addr, Masquerade: masquerade})
+	return slices.SortedFunc(maps.Values(chosen), func(a, b backend) int { return a.Addr.Compare(b.Addr) })
+}
+
+// backend of a Service's port, with the Pod that it is.
+type backend struct {
+	sharenat.Backend
+	pod types.UID
+}
+
+// with takes an endpoint at the address in: what any of them needs is done, and of several Pods, which share a node's address, the first by UID
+// stands for all.
+func (b backend) with(addr netip.AddrPort, ep *endpoint) backend {
+	b.Addr = addr
+	b.Masquerade = b.Masquerade || ep.masquerade
+	if b.pod == "" || ep.pod != "" && ep.pod < b.pod {
+		b.pod = ep.pod
 	}
-	slices.SortFunc(out, func(a, b sharenat.Backend) int { return a.Addr.Compare(b.Addr) })
-	return out
+	return b
 }
 
 // portNumbers are the target ports that a slice has for a Service's port: those of its name and protocol. A port without a name in the

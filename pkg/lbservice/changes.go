@@ -123,9 +123,10 @@ func patchOf(want *Rule, have *kubeovnv1.IptablesDnatRule) ([]byte, error) {
 		metadata["labels"] = labels
 	}
 	annotations := difference(want.Annotations, have.Annotations)
-	if _, ok := want.Annotations[sharenat.SourceRangesAnnotation]; !ok {
-		if _, ok := have.Annotations[sharenat.SourceRangesAnnotation]; ok {
-			annotations[sharenat.SourceRangesAnnotation] = nil
+	for _, key := range []string{sharenat.SourceRangesAnnotation, sharenat.PodUIDAnnotation} {
+		_, wanted := want.Annotations[key]
+		if _, there := have.Annotations[key]; there && !wanted {
+			annotations[key] = nil
 		}
 	}
 	if len(annotations) > 0 {

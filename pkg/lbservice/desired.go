@@ -207,7 +207,7 @@ func newTemplate(s *Snapshot, eip netip.Addr, sources []netip.Prefix) *template 
 	return t
 }
 
-func (t *template) rule(claim sharenat.Claim, backend sharenat.Backend) Rule {
+func (t *template) rule(claim sharenat.Claim, backend backend) Rule {
 	port := strconv.Itoa(int(claim.Port))
 	rule := Rule{
 		Name:        sharenat.RuleName(t.owner, claim.Protocol, claim.Port, backend.Addr),
@@ -226,6 +226,9 @@ func (t *template) rule(claim sharenat.Claim, backend sharenat.Backend) Rule {
 	}
 	rule.Labels[sharenat.ExternalPortLabel] = port
 	rule.Annotations[sharenat.SourceIPAnnotation] = t.decideSourceIP(backend.Masquerade)
+	if backend.pod != "" {
+		rule.Annotations[sharenat.PodUIDAnnotation] = string(backend.pod)
+	}
 	return rule
 }
 

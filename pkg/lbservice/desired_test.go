@@ -231,6 +231,7 @@ func TestDesiredRule(t *testing.T) {
 			"ovn.kubernetes.io/vpc_eip":                      eipA,
 			"ovn.kubernetes.io/nftable-lb-svc-source-ip":     "preserve",
 			"ovn.kubernetes.io/nftable-lb-svc-source-ranges": "10.0.0.0/8,192.0.2.0/24",
+			"ovn.kubernetes.io/nftable-lb-svc-pod-uid":       "uid-web-0",
 		},
 		Spec: kubeovnv1.IptablesDnatRuleSpec{
 			EIP: eipA, ExternalPort: "80", Protocol: "tcp", InternalIP: "10.1.0.4", InternalPort: "8080", Type: "share",

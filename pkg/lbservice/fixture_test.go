@@ -217,6 +217,10 @@ func newRule(owner sharenat.Owner, eip string, port uint16, backend string, twea
 			InternalIP: addr.Addr().String(), InternalPort: strconv.Itoa(int(addr.Port())),
 		},
 	}
+	// The Pods of the tests are web-0 at 10.1.0.4, web-1 at 10.1.0.5 and so on.
+	if host := addr.Addr().As4(); host[3] >= 4 {
+		rule.Annotations[sharenat.PodUIDAnnotation] = fmt.Sprintf("uid-web-%d", host[3]-4)
+	}
 	rule.UID = types.UID("uid-" + rule.Name)
 	rule.Labels[sharenat.ExternalPortLabel] = strconv.Itoa(int(port))
 	rule.Labels[sharenat.GatewayLabel] = map[string]string{eipA: gwA, eipB: gwB}[eip]

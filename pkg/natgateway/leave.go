@@ -20,7 +20,7 @@ type Fate int
 
 // Fates.
 const (
-	// Ended: no Pod has the address any more, or only one that is younger than the rule, and so was never meant by it.
+	// Ended: the Pod that the rule names, or where it names none, any that is not younger than the rule, has the address no more.
 	Ended Fate = iota
 	// Withdrawn: the Pod is ready all the same, so it is for another reason that the rule goes.
 	Withdrawn
@@ -28,8 +28,20 @@ const (
 	Alive
 )
 
-// leaving says when a backend came and left: the Pod that its rule meant is not younger than made.
-type leaving struct{ made, left time.Time }
+// leaving says when a backend came and left, and which Pod it was. Of a rule that does not say so, as a released controller or a
+// person writes it, the Pod that it meant is not younger than made.
+type leaving struct {
+	made, left time.Time
+	pod        types.UID
+}
+
+// meant tells whether a Pod that has the address is the one that the rule was made for.
+func (l leaving) meant(pod *corev1.Pod) bool {
+	if l.pod != "" {
+		return pod.UID == l.pod
+	}
+	return !pod.CreationTimestamp.After(l.made)
+}
 
 // leavers are the backends that have left their identity while their Pods live.
 type leavers map[sharenat.Connections]leaving
@@ -41,7 +53,10 @@ func (l leavers) note(want *State) {
 			if v.Outcome != Deleting || !v.Rule.Share || !canHaveConnections(&v.Rule) {
 				continue
 			}
-			times := leaving{g.rules[i].CreationTimestamp.Time, g.rules[i].DeletionTimestamp.Time}
+			times := leaving{
+				made: g.rules[i].CreationTimestamp.Time, left: g.rules[i].DeletionTimestamp.Time,
+				pod: types.UID(g.rules[i].Annotations[sharenat.PodUIDAnnotation]),
+			}
 			if !v.Rule.Managed {
 				times.made = times.left // by hand, it may have been there before the Pod
 			}
@@ -141,7 +156,7 @@ func (c *Controller) fateIn(gateway string) func(sharenat.Connections, leaving) 
 		fate := Ended
 		for _, pod := range listIndex[*corev1.Pod](c.podIndexer, podsByAddress, address.String()) {
 			switch {
-			case ended(pod) || pod.CreationTimestamp.After(times.made) || !c.hasIn(pod, address, vpc):
+			case ended(pod) || !times.meant(pod) || !c.hasIn(pod, address, vpc):
 			case pod.DeletionTimestamp != nil || !readyBefore(pod, times.left):
 				return Alive
 			default:

@@ -162,26 +162,62 @@ func TestConnectionsOutliveAFlap(t *testing.T) {
 	}
 }
 
-// While the handler was down, the Pod went and another one got its address.
+// While the handler was down, the Pod went and another one got its address. Times are told to the second, so that only a rule that names its Pod
+// tells it from one that came at once.
 func TestConnectionsNeverReachAnotherPodWithTheAddress(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod   string
+		after time.Duration
+	}{
+		"a rule that names its Pod":             {pod: "uid-of-the-first"},
+		"a rule without, and a Pod that is new": {after: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := running(t)
+			made := time.Now().Truncate(time.Second)
+			first := rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress))
+			first.CreationTimestamp = metav1.NewTime(made)
+			if tc.pod != "" {
+				metav1.SetMetaDataAnnotation(&first.ObjectMeta, sharenat.PodUIDAnnotation, tc.pod)
+			}
+			f.createRule(first)
+			f.createRule(rule("b", "e", "10.1.0.2:80", managedBy("s", eipAddress)))
+			f.createPod(backendPod("b", "10.1.0.2", "inner", corev1.ConditionTrue))
+			f.until("rules are ready", f.rulesReady(2))
+			f.settled()
+			other := backendPod("other", "10.1.0.1", "inner", corev1.ConditionFalse)
+			other.UID = "uid-of-the-other"
+			other.CreationTimestamp = metav1.NewTime(made.Add(tc.after))
+			f.createPod(other)
+			f.start()
+			f.settled()
+			f.lines()
+			f.deleteRules("a")
+			want := []string{"identity 203.0.113.11 80 tcp none 0\nbackend 10.1.0.2 80\nforget 203.0.113.11 80 tcp 10.1.0.1 80"}
+			if diff := cmp.Diff(want, f.lines()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A Pod that is made anew with its address, as one of a StatefulSet with a fixed address, is younger than a rule that went on, and yet the one it means.
+func TestConnectionsOfThePodThatTheRuleNamesAreKept(t *testing.T) {
 	f := running(t)
 	made := time.Now().Truncate(time.Second)
 	first := rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress))
 	first.CreationTimestamp = metav1.NewTime(made)
+	metav1.SetMetaDataAnnotation(&first.ObjectMeta, sharenat.PodUIDAnnotation, "uid")
 	f.createRule(first)
-	f.createRule(rule("b", "e", "10.1.0.2:80", managedBy("s", eipAddress)))
-	f.createPod(backendPod("b", "10.1.0.2", "inner", corev1.ConditionTrue))
-	f.until("rules are ready", f.rulesReady(2))
-	f.settled()
-	other := backendPod("other", "10.1.0.1", "inner", corev1.ConditionFalse)
-	other.CreationTimestamp = metav1.NewTime(made.Add(time.Second))
-	f.createPod(other)
-	f.start()
+	pod := backendPod("p", "10.1.0.1", "inner", corev1.ConditionFalse)
+	pod.UID = "uid"
+	pod.CreationTimestamp = metav1.NewTime(made.Add(time.Minute))
+	f.createPod(pod)
+	f.until("rule is ready", f.rulesReady(1))
 	f.settled()
 	f.lines()
 	f.deleteRules("a")
-	want := []string{"identity 203.0.113.11 80 tcp none 0\nbackend 10.1.0.2 80\nforget 203.0.113.11 80 tcp 10.1.0.1 80"}
-	if diff := cmp.Diff(want, f.lines()); diff != "" {
+	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp keep-tcp"}, f.lines()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -39,6 +39,8 @@ const (
 	SourceIPAnnotation = "ovn.kubernetes.io/nftable-lb-svc-source-ip"
 	// SourceRangesAnnotation on a rule lists the IPv4 prefixes its clients must come from, comma separated.
 	SourceRangesAnnotation = "ovn.kubernetes.io/nftable-lb-svc-source-ranges"
+	// PodUIDAnnotation on a rule has the UID of the Pod that its backend is, where it is one: addresses are given again, UIDs are not.
+	PodUIDAnnotation = "ovn.kubernetes.io/nftable-lb-svc-pod-uid"
 	// GrantAnnotation on an IptablesEIP lists the namespaces whose Services may use it, comma separated; "*" means all.
 	GrantAnnotation = "ovn.kubernetes.io/nftable-lb-svc-namespaces"
 )
