@@ -25,7 +25,7 @@ func TestForeignPodIsNoGatewayPod(t *testing.T) {
 	forged := gatewayPod(7, "c")
 	forged.Namespace, forged.Name = "tenant", "forged"
 	f.script.with(func() {
-		f.script.intercept = func(ctx context.Context, call Call) error {
+		f.script.intercept = func(_ context.Context, call Call) error {
 			if call.Pod.Namespace == "tenant" {
 				return &CallError{Pod: call.Pod, Verb: call.Verb, ExitCode: 1, Stderr: "no"}
 			}

@@ -48,17 +48,17 @@ func TestLeaversHeed(t *testing.T) {
 			for connections := range tc.fates {
 				l[connections] = leaving{}
 			}
-			got := ""
+			var got strings.Builder
 			for _, a := range l.heed(tc.actions, func(c sharenat.Connections, _ leaving) Fate { return tc.fates[c] }) {
 				if a.Verb == sharenat.SyncVerb {
 					stdin, err := a.stdin()
 					if err != nil {
 						t.Fatal(err)
 					}
-					got += changes(stdin)
+					got.WriteString(changes(stdin))
 				}
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, got.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -155,9 +156,12 @@ type session struct {
 // syncPod brings one gateway pod up to date.
 func (c *Controller) syncPod(ctx context.Context, key types.NamespacedName) error {
 	pod, err := c.podLister.Pods(key.Namespace).Get(key.Name)
-	if err != nil {
+	if apierrors.IsNotFound(err) {
 		c.programs.drop(key)
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read pod: %w", err)
 	}
 	gateway := c.gatewayOf(pod)
 	if gateway == "" || ended(pod) || pod.DeletionTimestamp != nil {
