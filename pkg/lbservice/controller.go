@@ -267,10 +267,17 @@ func get[T any](informer cache.SharedIndexInformer, key string) *T {
 	return object
 }
 
+// listRules reads the cache when it is called.
+func (c *Controller) listRules(index, value string) func() []*kubeovnv1.IptablesDnatRule {
+	return func() []*kubeovnv1.IptablesDnatRule {
+		return byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, index, value)
+	}
+}
+
 // snapshot reads everything that the decision about a Service depends on.
 func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	s := &Snapshot{Key: key, Service: c.service(key), RequireEIPGrant: c.opts.RequireEIPGrant}
-	s.OwnRules = c.written.overlay(byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, rulesByOwner, key.String()),
+	s.OwnRules = c.written.overlay(c.listRules(rulesByOwner, key.String()),
 		func(rule *kubeovnv1.IptablesDnatRule) bool {
 			owner, managed, err := sharenat.OwnerOf(rule.Labels)
 			return err == nil && managed && owner == key
@@ -285,7 +292,7 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	}
 	s.Claimants = byIndex[corev1.Service](c.in.services, servicesByEIP, eip)
 	s.FIPs = byIndex[kubeovnv1.IptablesFIPRule](c.in.fips, fipsByEIP, eip)
-	s.EIPRules = c.written.overlay(byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, rulesByEIP, eip),
+	s.EIPRules = c.written.overlay(c.listRules(rulesByEIP, eip),
 		func(rule *kubeovnv1.IptablesDnatRule) bool { return rule.Spec.EIP == eip })
 	s.adoptUnlabelled()
 	s.Slices = byIndex[discoveryv1.EndpointSlice](c.in.slices, slicesByService, key.String())

@@ -4,6 +4,7 @@ package lbservice
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -104,33 +105,41 @@ func (w *written) observe(rule *kubeovnv1.IptablesDnatRule, gone bool) {
 
 // overlay gives the cached rules as they are after our own writes; match selects the written ones that belong to the list. A rule that we
 // deleted stays, with its deletion timestamp: its name is taken until the informer shows it gone.
-func (w *written) overlay(cached []*kubeovnv1.IptablesDnatRule, match func(*kubeovnv1.IptablesDnatRule) bool) []*kubeovnv1.IptablesDnatRule {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.rules) == 0 {
+//
+// The cache is read after what was written: the other way round, a rule that the informer shows in between, and that is forgotten here
+// for that, would be in neither.
+func (w *written) overlay(list func() []*kubeovnv1.IptablesDnatRule, match func(*kubeovnv1.IptablesDnatRule) bool) []*kubeovnv1.IptablesDnatRule {
+	rules := w.remembered()
+	cached := list()
+	if len(rules) == 0 {
 		return cached
 	}
 	out := make([]*kubeovnv1.IptablesDnatRule, 0, len(cached))
 	inCache := make(map[string]bool, len(cached))
 	for _, rule := range cached {
 		inCache[rule.Name] = true
-		entry, ok := w.rules[rule.Name]
+		entry, ok := rules[rule.Name]
 		if ok && entry.rule.UID == rule.UID && rule.DeletionTimestamp == nil &&
 			(entry.rule.DeletionTimestamp != nil || newer(entry.rule, rule)) {
 			rule = entry.rule
 		}
 		out = append(out, rule)
 	}
-	for name, entry := range w.rules {
-		switch {
-		case w.now().Sub(entry.at) > writtenFor:
-			delete(w.rules, name)
-		case !inCache[name] && match(entry.rule):
+	for name, entry := range rules {
+		if !inCache[name] && match(entry.rule) {
 			out = append(out, entry.rule)
 		}
 	}
 	slices.SortFunc(out, func(a, b *kubeovnv1.IptablesDnatRule) int { return cmp.Compare(a.Name, b.Name) })
 	return out
+}
+
+// remembered copies what is remembered, less what is too old.
+func (w *written) remembered() map[string]writtenRule {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.rules, func(_ string, entry writtenRule) bool { return w.now().Sub(entry.at) > writtenFor })
+	return maps.Clone(w.rules)
 }
 
 // newer tells whether a is newer than b. Versions that cannot be compared are not.
