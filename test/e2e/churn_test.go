@@ -377,6 +377,17 @@ var _ = Describe("UDP from one source port", Serial, Lab, func() {
 			Endpoint: traffic.Endpoint{Target: At(b.Addr, UDP(53)).AddrPort.String()}, Port: 5353, Interval: 20 * time.Millisecond,
 		})
 		var times Durations
+		// Since when a Pod has been meant by its rules. One that is made anew may get the address of the one that went while the gateway still
+		// leads there; such a connection is none of its own, and ends with the old rule.
+		meant := map[string]time.Time{}
+		note := func() {
+			for _, name := range Names(b.Pods) {
+				if _, known := meant[name]; !known {
+					meant[name] = time.Now()
+				}
+			}
+		}
+		note()
 		for range rounds {
 			now, err := flow.Until(ctx, func(f traffic.Flow) bool { return f.Backend != "" })
 			Expect(err).NotTo(HaveOccurred())
@@ -391,6 +402,7 @@ var _ = Describe("UDP from one source port", Serial, Lab, func() {
 			Expect(err).NotTo(HaveOccurred())
 			times = append(times, after.Changes[len(after.Changes)-1].At.Sub(left))
 			b.Settle(ctx, 3)
+			note()
 			for i := range survivors {
 				Expect(b.connections(ctx, "tcp", Address(&survivors[i], ovn))).To(ContainElements(asAny(before[survivors[i].Name])...), "conntrack entries of %s", survivors[i].Name)
 			}
@@ -401,7 +413,9 @@ var _ = Describe("UDP from one source port", Serial, Lab, func() {
 		Expect(err).NotTo(HaveOccurred())
 		present := Names(b.Pods)
 		for _, cut := range held.Cuts {
-			Expect(present).NotTo(ContainElement(cut.Backend), "a connection to a Pod that lives was cut")
+			if since, ok := meant[cut.Backend]; ok && cut.At.After(since) {
+				Expect(present).NotTo(ContainElement(cut.Backend), "a connection to a Pod that lives was cut")
+			}
 		}
 	})
 
