@@ -33,6 +33,8 @@ const (
 
 	// patience is how long a step waits for what should be there within seconds.
 	patience = time.Minute
+	// stepPatience bounds a step, which may wait several times.
+	stepPatience = 3 * time.Minute
 )
 
 var (
@@ -89,12 +91,19 @@ func (d *demo) run(ctx context.Context) error {
 	} {
 		d.heading(step.title)
 		began := time.Now()
-		if err := step.do(ctx); err != nil {
+		if err := within(ctx, step.do); err != nil {
 			return err
 		}
 		d.block(dim, "("+seconds(time.Since(began))+")")
 	}
 	return nil
+}
+
+// within bounds a step: one that takes longer waits for what does not come, and says so while it can still be looked at.
+func within(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepPatience, errors.New("the step took more than "+stepPatience.String()))
+	defer cancel()
+	return do(ctx)
 }
 
 func (d *demo) note(what, format string, args ...any) {

@@ -133,7 +133,9 @@ func (p *Process[T]) wait(ctx context.Context, condition func(T) bool) (T, error
 		}
 		select {
 		case <-ctx.Done():
-			return latest, fmt.Errorf("wait for traffic: %w", context.Cause(ctx))
+			// What it had seen by then says why the wait was in vain.
+			seen, _ := json.Marshal(latest)
+			return latest, fmt.Errorf("wait for traffic: %w; it last reported %s", context.Cause(ctx), seen)
 		case <-changed:
 		}
 	}
