@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -68,19 +67,7 @@ var shared struct {
 
 // TestMain runs the tests in a room, with a real API server and the webhook.
 func TestMain(m *testing.M) {
-	room.Init()
-	var status int
-	var err error
-	if room.Inside() {
-		status, err = runTests(m)
-	} else {
-		status, err = room.Run(os.Args)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	os.Exit(status)
+	room.Main(func() (int, error) { return runTests(m) })
 }
 
 func runTests(m *testing.M) (int, error) {
@@ -110,7 +97,7 @@ func startAPIServer(ctx context.Context) error {
 		}
 	}
 	plane, err := controlplane.Start(ctx, controlplane.Config{
-		Dir: dir, Tool: tool, NodeName: "lab", NodeIP: netip.MustParseAddr("203.0.113.2"),
+		Dir: dir, Tool: controlplane.DefaultPath().Find, NodeName: "lab", NodeIP: netip.MustParseAddr("203.0.113.2"),
 		Supervisor: supervise.New(logs, func(d *supervise.DeathError) { fmt.Fprintln(os.Stderr, d) }),
 	})
 	if err != nil {
@@ -157,17 +144,6 @@ func newUser(name string) (*user, error) {
 	}
 	u.kubeOvn, err = versioned.NewForConfig(config)
 	return u, err
-}
-
-// tool finds a program of the control plane.
-func tool(name string) (string, error) {
-	for _, dir := range filepath.SplitList(os.Getenv("KUBE_OVN_LAB_PATH")) {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return exec.LookPath(name)
 }
 
 // apply creates the objects of files, and waits for kinds that the files before bring.

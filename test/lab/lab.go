@@ -72,7 +72,7 @@ func (l *Lab) start(ctx context.Context) error {
 	var err error
 	l.controlPlane, err = controlplane.Start(starting, controlplane.Config{
 		Dir:         filepath.Join(room.Dir, "controlplane"),
-		Tool:        l.options.tool,
+		Tool:        l.options.Path.Find,
 		Supervisor:  l.supervisor,
 		NodeName:    NodeName,
 		NodeIP:      nodeIP,
@@ -188,7 +188,7 @@ func (l *Lab) writeState() error {
 	if err != nil {
 		return err
 	}
-	controller, err := l.options.tool(Controller)
+	controller, err := l.options.Path.Find(Controller)
 	if err != nil && !l.options.NoController {
 		return err
 	}

@@ -38,43 +38,6 @@ func TestFindRoot(t *testing.T) {
 	}
 }
 
-func TestTool(t *testing.T) {
-	first, second := t.TempDir(), t.TempDir()
-	write := func(dir, name string, mode os.FileMode) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, nil, mode); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	both := write(first, "both", 0o755)
-	write(second, "both", 0o755)
-	write(first, "plain", 0o644)
-	executable := write(second, "plain", 0o755)
-	if err := os.Mkdir(filepath.Join(first, "directory"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-
-	tests := []struct{ name, want string }{
-		{"both", both},
-		{"plain", executable},
-		{"directory", ""},
-		{"no-such-tool", ""},
-	}
-	options := Options{Path: []string{first, second}}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := options.tool(test.name)
-			if (err != nil) != (test.want == "") {
-				t.Fatalf("error %v", err)
-			}
-			if got != test.want {
-				t.Errorf("%q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
 func TestManifests(t *testing.T) {
 	var got []string
 	for _, name := range []string{"manifests/10-crds.yaml", "manifests/20-cluster.yaml"} {

@@ -25,7 +25,7 @@ func (l *Lab) layout() error {
 	}
 	bin := filepath.Join(room.Dir, "bin")
 	for _, name := range tools {
-		path, err := l.options.tool(name)
+		path, err := l.options.Path.Find(name)
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -23,9 +22,6 @@ const (
 
 	kubeletPort = 10250
 	clusterCIDR = "10.16.0.0/16"
-
-	// pathEnv lists the directories in which tools are looked for before PATH.
-	pathEnv = "KUBE_OVN_LAB_PATH"
 )
 
 // nodeIP is the node's address in the external network.
@@ -36,7 +32,7 @@ type Options struct {
 	// Root is the top of the source tree. Default: found upwards from the working directory.
 	Root string
 	// Path lists directories with the tools and kube-ovn-controller, before PATH. Default: KUBE_OVN_LAB_PATH.
-	Path []string
+	Path controlplane.Path
 	// ProxyMode is kube-proxy's mode. Default: nftables.
 	ProxyMode string
 	// NoController leaves kube-ovn-controller out: it is started later, or by somebody else.
@@ -60,7 +56,7 @@ func (o *Options) complete() error {
 		o.Root = root
 	}
 	if o.Path == nil {
-		o.Path = filepath.SplitList(os.Getenv(pathEnv))
+		o.Path = controlplane.DefaultPath()
 	}
 	if o.ProxyMode == "" {
 		o.ProxyMode = controlplane.ProxyNFTables
@@ -89,21 +85,6 @@ func findRoot() (string, error) {
 			return "", fmt.Errorf("%s is not inside the source tree of kube-ovn", dir)
 		}
 	}
-}
-
-// tool finds an executable.
-func (o *Options) tool(name string) (string, error) {
-	for _, dir := range o.Path {
-		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return path, nil
-		}
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%s is neither in %s (%s) nor in PATH", name, pathEnv, strings.Join(o.Path, ":"))
-	}
-	return path, nil
 }
 
 // ErrOutside says that the lab would touch the machine it runs on.

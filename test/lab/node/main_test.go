@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,19 +36,7 @@ var shared struct {
 
 // TestMain runs the tests in a room, with a real control plane and one node.
 func TestMain(m *testing.M) {
-	room.Init()
-	var status int
-	var err error
-	if room.Inside() {
-		status, err = runTests(m)
-	} else {
-		status, err = room.Run(os.Args)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	os.Exit(status)
+	room.Main(func() (int, error) { return runTests(m) })
 }
 
 func runTests(m *testing.M) (int, error) {
@@ -66,7 +53,7 @@ func runTests(m *testing.M) (int, error) {
 	nodeIP := netip.MustParseAddr("203.0.113.2")
 	supervisor := supervise.New(logs, func(d *supervise.DeathError) { fmt.Fprintln(os.Stderr, d) })
 	plane, err := controlplane.Start(ctx, controlplane.Config{
-		Dir: dir, Tool: tool, Supervisor: supervisor, NodeName: "lab", NodeIP: nodeIP, ClusterCIDR: "10.16.0.0/16",
+		Dir: dir, Tool: controlplane.DefaultPath().Find, Supervisor: supervisor, NodeName: "lab", NodeIP: nodeIP, ClusterCIDR: "10.16.0.0/16",
 		ProxyMode: controlplane.ProxyNFTables,
 	})
 	if err != nil {
@@ -86,7 +73,7 @@ func runTests(m *testing.M) (int, error) {
 	step("CRDs")
 	shared.node, err = Start(ctx, Config{
 		REST: plane.Admin, NodeName: "lab", Dir: filepath.Join(room.Dir, "node"), ServingCert: plane.Kubelet.Cert, ServingKey: plane.Kubelet.Key,
-		ClientCA: plane.CA, NodeIP: nodeIP, Bin: filepath.Dir(must(tool("agnhost"))),
+		ClientCA: plane.CA, NodeIP: nodeIP, Bin: filepath.Dir(must(controlplane.DefaultPath().Find("agnhost"))),
 	})
 	if err != nil {
 		return 1, err
@@ -104,17 +91,6 @@ func must(path string, err error) string {
 		panic(err)
 	}
 	return path
-}
-
-// tool finds a program of the control plane.
-func tool(name string) (string, error) {
-	for _, dir := range filepath.SplitList(os.Getenv("KUBE_OVN_LAB_PATH")) {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return exec.LookPath(name)
 }
 
 func installCRDs(ctx context.Context) error {

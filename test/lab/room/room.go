@@ -40,6 +40,24 @@ func Run(argv []string) (int, error) {
 	return run(argv, !privileged())
 }
 
+// Main is the main function of a program that does all it does in a room: it starts itself there, does it, and ends the
+// process with the exit status. It never returns.
+func Main(inside func() (int, error)) {
+	Init()
+	var status int
+	var err error
+	if Inside() {
+		status, err = inside()
+	} else {
+		status, err = Run(os.Args)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
 // run is Run, in a user namespace or not.
 func run(argv []string, userNamespace bool) (int, error) {
 	// The room's life hangs on the thread that started it (PDEATHSIG), which must not end early.
