@@ -26,8 +26,9 @@ import (
 	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
 )
 
-// lingering is how long a Pod of these specs goes on serving when it is told to end, as one does that drains; in seconds.
-const lingering = 3
+// lingering is how long a Pod of these specs goes on serving when it is told to end, as one does that drains; in seconds. It is far
+// above what programming a gateway takes, also on a machine that does other things.
+const lingering = 8
 
 // churnBalancer is a balancer whose Pods drain before they end.
 func churnBalancer(ctx context.Context, replicas int, gated bool, ports ...corev1.ServicePort) *balancer {
