@@ -3,10 +3,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,6 +13,8 @@ import (
 	configoptions "k8s.io/component-base/config/options"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+
+	"github.com/kubeovn/kube-ovn/cmd/internal/flags"
 )
 
 // options are the flags and the environment, checked.
@@ -76,20 +76,10 @@ func (o *options) flags() *pflag.FlagSet {
 
 // parse reads flags and environment. All that is wrong is in the one error, on one line.
 func (o *options) parse(args []string) error {
-	fs := o.flags()
-	if err := fs.Parse(args); err != nil {
+	if err := flags.Parse(o.flags(), args); err != nil || o.version {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	}
-	if o.version {
-		return nil
-	}
-	o.podName, o.podNamespace = o.environmentLookup("POD_NAME"), o.environmentLookup("POD_NAMESPACE")
-	if o.podNamespace == "" {
-		o.podNamespace = "kube-system"
-	}
+	o.podName, o.podNamespace = o.environmentLookup("POD_NAME"), flags.Namespace(o.environmentLookup)
 	if o.podName == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -105,30 +95,20 @@ func (o *options) parse(args []string) error {
 }
 
 func (o *options) validate() error {
-	var errs []string
-	positive := func(flag string, ok bool, must string) {
-		if !ok {
-			errs = append(errs, "--"+flag+" must be "+must)
-		}
-	}
-	positive("worker-num", o.workers > 0, "at least 1")
-	positive("nat-gw-worker-num", o.gatewayWorkers > 0, "at least 1")
-	positive("nat-gw-check-interval", o.gatewayCheck > 0, "more than 0")
-	positive("pprof-port", o.pprofPort > 0 && o.pprofPort < 1<<16, "from 1 to 65535")
-	positive("leader-elect-resource-lock", o.leaderElection.ResourceLock == "leases", "leases")
-	positive("leader-elect-resource-name", o.leaderElection.ResourceName != "", "set")
+	var problems flags.Problems
+	problems.Must("worker-num", o.workers > 0, "at least 1")
+	problems.Must("nat-gw-worker-num", o.gatewayWorkers > 0, "at least 1")
+	problems.Must("nat-gw-check-interval", o.gatewayCheck > 0, "more than 0")
+	problems.Must("pprof-port", o.pprofPort > 0 && o.pprofPort < 1<<16, "from 1 to 65535")
+	problems.Must("leader-elect-resource-lock", o.leaderElection.ResourceLock == "leases", "leases")
+	problems.Must("leader-elect-resource-name", o.leaderElection.ResourceName != "", "set")
 	le := o.leaderElection
-	positive("leader-elect-renew-deadline", le.RenewDeadline.Duration > 0 && le.RenewDeadline.Duration < le.LeaseDuration.Duration,
+	problems.Must("leader-elect-renew-deadline", le.RenewDeadline.Duration > 0 && le.RenewDeadline.Duration < le.LeaseDuration.Duration,
 		"more than 0 and less than --leader-elect-lease-duration")
-	positive("leader-elect-retry-period", le.RetryPeriod.Duration > 0 && le.RetryPeriod.Duration*6/5 < le.RenewDeadline.Duration,
+	problems.Must("leader-elect-retry-period", le.RetryPeriod.Duration > 0 && le.RetryPeriod.Duration*6/5 < le.RenewDeadline.Duration,
 		"more than 0 and well below --leader-elect-renew-deadline (1.2 times it must be less)")
-	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
-		errs = append(errs, err.Error())
-	}
-	if len(errs) > 0 {
-		return errors.New(strings.Join(errs, "; "))
-	}
-	return nil
+	problems.Note(logsapi.Validate(o.logging, nil, nil).ToAggregate())
+	return problems.Err()
 }
 
 // serveServices says whether Services are to be watched at all.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -16,6 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
+	"github.com/kubeovn/kube-ovn/cmd/internal/flags"
 	"github.com/kubeovn/kube-ovn/pkg/admission"
 )
 
@@ -85,50 +85,29 @@ func (o *options) flags() *pflag.FlagSet {
 
 // parse reads flags and environment. All that is wrong is in the one error, on one line.
 func (o *options) parse(args []string) error {
-	fs := o.flags()
-	if err := fs.Parse(args); err != nil {
+	if err := flags.Parse(o.flags(), args); err != nil || o.version {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	}
-	if o.version {
-		return nil
-	}
-	o.podNamespace = o.environmentLookup("POD_NAMESPACE")
-	if o.podNamespace == "" {
-		o.podNamespace = "kube-system"
-	}
+	o.podNamespace = flags.Namespace(o.environmentLookup)
 	return o.validate()
 }
 
 func (o *options) validate() error {
-	var errs []string
-	must := func(flag string, ok bool, be string) {
-		if !ok {
-			errs = append(errs, "--"+flag+" must be "+be)
-		}
-	}
-	must("port", o.port > 0 && o.port < 1<<16, "from 1 to 65535")
-	must("health-port", o.healthPort > 0 && o.healthPort < 1<<16 && o.healthPort != o.port, "from 1 to 65535, and not --port")
-	must("controller-username", len(o.controllers) > 0 && !slices.Contains(o.controllers, ""), "the name of a user")
-	must("live-read-timeout", o.liveReadTimeout > 0, "more than 0")
-	must("shutdown-delay", o.shutdownDelay >= 0, "0 or more")
-	must("tls-private-key-file", (o.certFile == "") == (o.keyFile == ""), "given together with --tls-cert-file")
+	var problems flags.Problems
+	problems.Must("port", o.port > 0 && o.port < 1<<16, "from 1 to 65535")
+	problems.Must("health-port", o.healthPort > 0 && o.healthPort < 1<<16 && o.healthPort != o.port, "from 1 to 65535, and not --port")
+	problems.Must("controller-username", len(o.controllers) > 0 && !slices.Contains(o.controllers, ""), "the name of a user")
+	problems.Must("live-read-timeout", o.liveReadTimeout > 0, "more than 0")
+	problems.Must("shutdown-delay", o.shutdownDelay >= 0, "0 or more")
+	problems.Must("tls-private-key-file", (o.certFile == "") == (o.keyFile == ""), "given together with --tls-cert-file")
 	if o.certFile == "" {
-		must("service-name", o.serviceName != "", "set, or --tls-cert-file")
-		must("cert-secret-name", o.secretName != "", "set, or --tls-cert-file")
+		problems.Must("service-name", o.serviceName != "", "set, or --tls-cert-file")
+		problems.Must("cert-secret-name", o.secretName != "", "set, or --tls-cert-file")
 	}
-	if _, err := o.tlsOptions(); err != nil {
-		errs = append(errs, err.Error())
-	}
-	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
-		errs = append(errs, err.Error())
-	}
-	if len(errs) > 0 {
-		return errors.New(strings.Join(errs, "; "))
-	}
-	return nil
+	_, err := o.tlsOptions()
+	problems.Note(err)
+	problems.Note(logsapi.Validate(o.logging, nil, nil).ToAggregate())
+	return problems.Err()
 }
 
 // names are those on a certificate of our own.
