@@ -93,6 +93,22 @@ func (f *fixture) lines() (out []string) {
 	return out
 }
 
+// holds waits until so many rules are ready and nothing is under way, and forgets what the syncs were told until then.
+func (f *fixture) holds(rules int) {
+	f.Helper()
+	f.until("rules are ready", f.rulesReady(rules))
+	f.settled()
+	f.lines()
+}
+
+// told compares what the syncs since the last look were told.
+func (f *fixture) told(when string, want ...string) {
+	f.Helper()
+	if diff := cmp.Diff(want, f.lines()); diff != "" {
+		f.Errorf("%s (-want +got):\n%s", when, diff)
+	}
+}
+
 func (f *fixture) deleteRules(names ...string) {
 	f.Helper()
 	for _, name := range names {
@@ -115,35 +131,25 @@ func TestConnectionsLastAsLongAsTheirPod(t *testing.T) {
 	a := rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress))
 	for range 2 {
 		f.createRule(a.DeepCopy())
-		f.until("rule is ready", f.rulesReady(1))
-		f.settled()
-		f.lines()
+		f.holds(1)
 		f.deleteRules("a")
-		if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp keep-tcp"}, f.lines()); diff != "" {
-			t.Errorf("a backend that is not ready (-want +got):\n%s", diff)
-		}
+		f.told("a backend that is not ready", "remove 203.0.113.11 80 tcp keep-tcp")
 	}
 	f.settled()
 	f.deletePod("p")
 	f.settled()
-	if diff := cmp.Diff([]string{"forget 203.0.113.11 80 tcp 10.1.0.1 80"}, f.lines()); diff != "" {
-		t.Errorf("the Pod has ended (-want +got):\n%s", diff)
-	}
+	f.told("the Pod has ended", "forget 203.0.113.11 80 tcp 10.1.0.1 80")
 }
 
 func TestConnectionsGoWithAnIdentityThatIsTakenAway(t *testing.T) {
 	f := running(t)
 	f.createPod(backendPod("p", "10.1.0.1", "inner", corev1.ConditionTrue))
 	f.createRule(rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress)))
-	f.until("rule is ready", f.rulesReady(1))
-	f.settled()
-	f.lines()
+	f.holds(1)
 	f.deleteRules("a")
 	f.deletePod("p")
 	f.settled()
-	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp"}, f.lines()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	f.told("the rule is deleted", "remove 203.0.113.11 80 tcp")
 }
 
 // It was not ready, its rule is deleted, and it is ready again before anybody has looked.
@@ -153,13 +159,9 @@ func TestConnectionsOutliveAFlap(t *testing.T) {
 	pod.Status.Conditions[0].LastTransitionTime = metav1.Now()
 	f.createPod(pod)
 	f.createRule(rule("a", "e", "10.1.0.1:80", managedBy("s", eipAddress)))
-	f.until("rule is ready", f.rulesReady(1))
-	f.settled()
-	f.lines()
+	f.holds(1)
 	f.deleteRules("a")
-	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp keep-tcp"}, f.lines()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	f.told("the rule is deleted", "remove 203.0.113.11 80 tcp keep-tcp")
 }
 
 // While the handler was down, the Pod went and another one got its address. Times are told to the second, so that only a rule that names its Pod
@@ -193,10 +195,7 @@ func TestConnectionsNeverReachAnotherPodWithTheAddress(t *testing.T) {
 			f.settled()
 			f.lines()
 			f.deleteRules("a")
-			want := []string{"identity 203.0.113.11 80 tcp none 0\nbackend 10.1.0.2 80\nforget 203.0.113.11 80 tcp 10.1.0.1 80"}
-			if diff := cmp.Diff(want, f.lines()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			f.told("the rule is deleted", "identity 203.0.113.11 80 tcp none 0\nbackend 10.1.0.2 80\nforget 203.0.113.11 80 tcp 10.1.0.1 80")
 		})
 	}
 }
@@ -213,13 +212,9 @@ func TestConnectionsOfThePodThatTheRuleNamesAreKept(t *testing.T) {
 	pod.UID = "uid"
 	pod.CreationTimestamp = metav1.NewTime(made.Add(time.Minute))
 	f.createPod(pod)
-	f.until("rule is ready", f.rulesReady(1))
-	f.settled()
-	f.lines()
+	f.holds(1)
 	f.deleteRules("a")
-	if diff := cmp.Diff([]string{"remove 203.0.113.11 80 tcp keep-tcp"}, f.lines()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	f.told("the rule is deleted", "remove 203.0.113.11 80 tcp keep-tcp")
 }
 
 func TestNonsenseLeavesNoConnections(t *testing.T) {
