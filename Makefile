@@ -37,8 +37,8 @@ e2e: ## Run the end-to-end specs on a lab (ARGS=--focus=… for some of them)
 	@hack/e2e.sh $(ARGS)
 
 .PHONY: bench
-bench: ## Run the benchmarks
-	@hack/bench.sh $(ARGS)
+bench: ## Take all measures of docs/performance.md (BENCH=script/listing one, BENCH=script a group, BENCH=go the Go benchmarks)
+	@hack/bench.sh $(ARGS) $(BENCH)
 
 .PHONY: generate
 generate: ## Generate deepcopy functions, clients and CRDs from pkg/apis, and from them the charts' and install.sh

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/kubeovn/kube-ovn/test/bench"
+	"github.com/kubeovn/kube-ovn/test/bench/script"
+)
+
+// groups are all there are, in the order in which they run.
+var groups = []func() []bench.Measure{
+	script.Measures,
+}
