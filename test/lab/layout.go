@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/kubeovn/kube-ovn/test/lab/node"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
 )
 
@@ -24,8 +26,11 @@ func (l *Lab) layout() error {
 		}
 	}
 	bin := filepath.Join(room.Dir, "bin")
-	for _, name := range tools {
+	for _, name := range slices.Concat(tools, node.Programs) {
 		path, err := l.options.Path.Find(name)
+		if err != nil && slices.Contains(node.Programs, name) && l.options.NoController {
+			continue // Somebody else brings them, or nobody does.
+		}
 		if err != nil {
 			return err
 		}

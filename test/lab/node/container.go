@@ -145,6 +145,10 @@ func (w *worker) runOnce(ctx context.Context, c *container) error {
 	if err != nil {
 		return &stateError{"CreateContainerConfigError", err.Error()}
 	}
+	limits, err := restrict(facts.pod, c.spec, image)
+	if err != nil {
+		return err
+	}
 	id := rand.String(16)
 	scratch := filepath.Join(w.dir, "containers", id)
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
@@ -156,7 +160,7 @@ func (w *worker) runOnce(ctx context.Context, c *container) error {
 	spec := processSpec{
 		Scratch: scratch, Network: podSandbox.network, Hostname: hostname(facts.pod), Mounts: mounts, Env: env, Dir: c.spec.WorkingDir,
 		Args:   commandLine(image, expandAll(c.spec.Command, env), expandAll(c.spec.Args, env)),
-		Output: [2]io.Writer{stdout, stderr},
+		Output: [2]io.Writer{stdout, stderr}, Restrictions: limits,
 	}
 	begin := time.Now()
 	var p *process

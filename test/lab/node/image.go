@@ -19,7 +19,12 @@ type Image struct {
 	Binds map[string]string
 	// Scratch are directories that are empty at each start of the container.
 	Scratch []string
+	// User is who runs in it, and the number of the user's group.
+	User int64
 }
+
+// Programs are those of the image kube-ovn-controller.
+var Programs = []string{"kube-ovn-controller", "kube-ovn-setup", "kube-ovn-webhook"}
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -40,6 +45,12 @@ func DefaultImages(bin, gatewayScripts string) map[string]Image {
 		"netshoot":  {Cmd: []string{"bash"}},
 		"net-tools": tools,
 	}
+	// What dist/images/kube-ovn-controller builds.
+	product := Image{Entrypoint: []string{"/kube-ovn-controller"}, Binds: map[string]string{}, User: 65532}
+	for _, name := range Programs {
+		product.Binds["/"+name] = filepath.Join(bin, name)
+	}
+	images["kube-ovn-controller"] = product
 	if gatewayScripts != "" {
 		images["vpc-nat-gateway"] = Image{
 			Cmd:     []string{"bash"},

@@ -21,6 +21,7 @@ func TestCommandLine(t *testing.T) {
 		{image: "agnhost", command: []string{"sh", "-c"}, args: []string{"true"}, want: "sh -c true"},
 		{image: "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", command: []string{"sleep", "infinity"}, want: "sleep infinity"},
 		{image: "localhost:5000/x/vpc-nat-gateway@sha256:00", want: "bash"},
+		{image: "docker.io/kubeovn/kube-ovn-controller:v0.1.0", command: []string{"/kube-ovn-setup"}, args: []string{"crd"}, want: "/kube-ovn-setup crd"},
 		{image: "library/busybox", want: "sh"},
 		{image: "registry.k8s.io/pause:3.10", want: "sleep infinity"},
 		{image: "example.com/agnhost/other:1", want: "unknown"},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -367,4 +368,46 @@ func TestScratch(t *testing.T) {
 			t.Errorf("%s is on the machine", path)
 		}
 	}
+}
+
+// restricted is the security context of Pods under the Pod Security Standard of that name, on a read-only root.
+func restricted(pod *corev1.Pod) {
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65532), RunAsGroup: ptr.To[int64](65533)}
+	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+func TestRestricted(t *testing.T) {
+	const script = `id -u; id -g; id -G; grep -E '^(Cap(Prm|Eff|Bnd)|NoNewPrivs):' /proc/self/status | tr -d '\t'
+for dir in / /etc /usr /tmp /run; do touch $dir/kube-ovn-lab-was-here 2>/dev/null && echo "writes in $dir"; done
+echo x > /data/file && cat /data/file
+test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token`
+	create(t, "restricted", command("sh", "-c", script), restricted, func(pod *corev1.Pod) {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		pod.Spec.AutomountServiceAccountToken = nil
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	})
+	await(t, "restricted", "done", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+	ids := []string{"65532", "65533", "65533"}
+	if there, err := userExists(65532); err != nil || !there {
+		ids = []string{"0", "0", "0"} // the only one in the room's user namespace
+	}
+	want := strings.Join(append(ids,
+		"CapPrm:0000000000000000", "CapEff:0000000000000000", "CapBnd:0000000000000000", "NoNewPrivs:1", "x", "token", "",
+	), "\n")
+	if diff := cmp.Diff(want, logs(t, "restricted", corev1.PodLogOptions{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusesRoot(t *testing.T) {
+	create(t, "root", command("true"), func(pod *corev1.Pod) {
+		pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}
+	})
+	await(t, "root", "refused", func(pod *corev1.Pod) bool {
+		statuses := pod.Status.ContainerStatuses
+		return len(statuses) == 1 && statuses[0].State.Waiting != nil && statuses[0].State.Waiting.Reason == "CreateContainerConfigError"
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -37,6 +38,8 @@ type processSpec struct {
 	Env      []string
 	Dir      string
 	Output   [2]io.Writer // stdout, stderr
+
+	Restrictions restrictions
 }
 
 // process is a container's first process; all others in the container end with it.
@@ -84,9 +87,13 @@ func startContainer(spec processSpec) (*process, error) {
 		if err != nil {
 			return err
 		}
+		command, err := spec.Restrictions.wrap(append([]string{program}, spec.Args[1:]...))
+		if err != nil {
+			return err
+		}
 		// The new pid namespace's /proc can only be mounted from inside it.
 		cmd.Path = "/bin/sh"
-		cmd.Args = append([]string{"sh", "-c", `mount -t proc proc /proc && exec "$@"`, "sh", program}, spec.Args[1:]...)
+		cmd.Args = append([]string{"sh", "-c", `mount -t proc proc /proc && exec "$@"`, "sh"}, command...)
 		cmd.Dir = spec.Dir
 		return cmd.Start()
 	})
@@ -164,7 +171,42 @@ func enterRoot(spec processSpec) error {
 	if err := unix.Unmount(oldRoot, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("leave the machine's root: %w", err)
 	}
-	return os.Remove(oldRoot)
+	if err := os.Remove(oldRoot); err != nil {
+		return err
+	}
+	if spec.Restrictions.ReadOnly {
+		return closeRoot(spec.Mounts)
+	}
+	return nil
+}
+
+// closeRoot makes all of the root read-only but what is mounted for the container, and what no image has in it.
+func closeRoot(mounts []mount) error {
+	data, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 {
+			continue
+		}
+		// Here these are overlays of the machine's, and tmpfs.
+		target := fields[4]
+		within := func(dir string) bool { return target == dir || strings.HasPrefix(target, dir+"/") }
+		if within("/proc") || within("/dev") || within("/sys") || slices.ContainsFunc(mounts, func(m mount) bool { return within(filepath.Clean(m.Target)) }) {
+			continue
+		}
+		var stat unix.Statfs_t
+		if err := unix.Statfs(target, &stat); err != nil {
+			return fmt.Errorf("make %s read-only: %w", target, err)
+		}
+		kept := uintptr(stat.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC) // A user namespace may not take them off.
+		if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|kept, ""); err != nil {
+			return fmt.Errorf("make %s read-only: %w", target, err)
+		}
+	}
+	return nil
 }
 
 // mountOverlay makes a tree appear at target, where what is written goes to scratch.
