@@ -60,10 +60,8 @@ func (a *applier) files(ctx context.Context, dir fs.FS, pattern string) ([]*unst
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		for _, object := range objects {
-			if err := a.object(ctx, object); err != nil {
-				return nil, fmt.Errorf("apply %s of %s: %w", object.GetName(), name, err)
-			}
+		if err := a.objects(ctx, objects); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		all = append(all, objects...)
 	}
@@ -87,6 +85,16 @@ func decode(data []byte) ([]*unstructured.Unstructured, error) {
 			objects = append(objects, object)
 		}
 	}
+}
+
+// objects applies objects, in their order.
+func (a *applier) objects(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, object := range objects {
+		if err := a.object(ctx, object); err != nil {
+			return fmt.Errorf("apply %s: %w", object.GetName(), err)
+		}
+	}
+	return nil
 }
 
 // object applies one object.

@@ -28,6 +28,7 @@ type state struct {
 	Root                 string                    `json:"root"`
 	Kubeconfig           string                    `json:"kubeconfig"`
 	Controller           string                    `json:"controller"`
+	KubeOVN              string                    `json:"kubeOVN"`
 	ControllerKubeconfig string                    `json:"controllerKubeconfig"`
 	Proxy                map[string]supervise.Spec `json:"proxy"`
 }
@@ -74,6 +75,9 @@ func (h *Handle) Dir() string { return h.dir }
 
 // Root returns the top of the source tree.
 func (h *Handle) Root() string { return h.state.Root }
+
+// KubeOVN says what of Kube-OVN the lab began with.
+func (h *Handle) KubeOVN() string { return h.state.KubeOVN }
 
 // Processes starts and stops processes of the lab, its own and others.
 func (h *Handle) Processes() *supervise.Remote { return h.processes }

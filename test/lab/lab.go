@@ -15,9 +15,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
+	"github.com/kubeovn/kube-ovn/test/lab/stock"
 	"github.com/kubeovn/kube-ovn/test/lab/supervise"
 )
 
@@ -146,22 +149,72 @@ func (l *Lab) populate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(l.options.Root, "dist", "crds")
-	own, err := applier.files(ctx, os.DirFS(dir), "*.yaml")
+	own, err := l.kubeOVN(ctx, applier)
 	if err != nil {
 		return err
-	}
-	if len(own) == 0 {
-		return fmt.Errorf("no CustomResourceDefinitions in %s: make generate", dir)
 	}
 	if err := applier.established(ctx, append(crds, own...)); err != nil {
 		return err
 	}
-	if _, err := applier.files(ctx, manifests, "manifests/20-*.yaml"); err != nil {
+	if l.options.KubeOVN == NoCRDs {
+		return nil
+	}
+	if _, err := applier.files(ctx, manifests, "manifests/[23]0-*.yaml"); err != nil {
 		return err
 	}
 	l.done("CRDs and objects of Kube-OVN")
 	return nil
+}
+
+// kubeOVN applies the CRDs of Kube-OVN that the lab begins with, and returns them.
+func (l *Lab) kubeOVN(ctx context.Context, applier *applier) ([]*unstructured.Unstructured, error) {
+	switch l.options.KubeOVN {
+	case NoCRDs:
+		return nil, nil
+	case StockCRDs:
+		crds, err := stockCRDs(l.options.Root)
+		if err != nil {
+			return nil, err
+		}
+		return crds, applier.objects(ctx, crds)
+	}
+	dir := filepath.Join(l.options.Root, "dist", "crds")
+	crds, err := applier.files(ctx, os.DirFS(dir), "*.yaml")
+	if err == nil && len(crds) == 0 {
+		err = fmt.Errorf("no CustomResourceDefinitions in %s: make generate", dir)
+	}
+	return crds, err
+}
+
+func stockCRDs(root string) ([]*unstructured.Unstructured, error) {
+	table, err := os.ReadFile(filepath.Join(root, stock.Table))
+	if err != nil {
+		return nil, err
+	}
+	crds, err := stock.CRDs(string(table))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", stock.Table, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, crd := range crds {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
+		if err != nil {
+			return nil, err
+		}
+		delete(content, "status") // The API server's.
+		objects = append(objects, &unstructured.Unstructured{Object: content})
+	}
+	return objects, nil
+}
+
+// MakeNetworks makes the networks that every lab has but one that began without Kube-OVN, whose CRDs have to be there by now.
+func (h *Handle) MakeNetworks(ctx context.Context) error {
+	applier, err := newApplier(h.config)
+	if err != nil {
+		return err
+	}
+	_, err = applier.files(ctx, manifests, "manifests/20-*.yaml")
+	return err
 }
 
 // serve lets other processes of the room start and stop the lab's.
@@ -202,6 +255,7 @@ func (l *Lab) writeState() error {
 		Root:                 l.options.Root,
 		Kubeconfig:           l.controlPlane.AdminKubeconfig,
 		Controller:           controller,
+		KubeOVN:              l.options.KubeOVN,
 		ControllerKubeconfig: kubeconfig,
 		Proxy:                proxy,
 	}, "", "  ")

@@ -40,7 +40,7 @@ func TestFindRoot(t *testing.T) {
 
 func TestManifests(t *testing.T) {
 	var got []string
-	for _, name := range []string{"manifests/10-crds.yaml", "manifests/20-cluster.yaml"} {
+	for _, name := range []string{"manifests/10-crds.yaml", "manifests/20-networks.yaml", "manifests/30-kube-ovn.yaml"} {
 		data, err := manifests.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
@@ -24,6 +25,16 @@ const (
 	clusterCIDR = "10.16.0.0/16"
 )
 
+// What of Kube-OVN is there from the start.
+const (
+	// OwnCRDs is Kube-OVN with this project's CRDs, ready for use.
+	OwnCRDs = "own"
+	// StockCRDs is Kube-OVN with the CRDs of its last release without this project's fields.
+	StockCRDs = "stock"
+	// NoCRDs is a cluster without Kube-OVN.
+	NoCRDs = "none"
+)
+
 // nodeIP is the node's address in the external network.
 var nodeIP = netip.MustParseAddr("203.0.113.2")
 
@@ -35,6 +46,8 @@ type Options struct {
 	Path controlplane.Path
 	// ProxyMode is kube-proxy's mode. Default: nftables.
 	ProxyMode string
+	// KubeOVN is what of Kube-OVN is there from the start. Default: OwnCRDs.
+	KubeOVN string
 	// NoController leaves kube-ovn-controller out: it is started later, or by somebody else.
 	NoController bool
 	// Controller says how it is started.
@@ -60,6 +73,12 @@ func (o *Options) complete() error {
 	}
 	if o.ProxyMode == "" {
 		o.ProxyMode = controlplane.ProxyNFTables
+	}
+	if o.KubeOVN == "" {
+		o.KubeOVN = OwnCRDs
+	}
+	if !slices.Contains([]string{OwnCRDs, StockCRDs, NoCRDs}, o.KubeOVN) {
+		return fmt.Errorf("what is there of Kube-OVN is %s, %s or %s, not %q", OwnCRDs, StockCRDs, NoCRDs, o.KubeOVN)
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}

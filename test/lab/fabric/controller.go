@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -126,6 +127,9 @@ func New(ctx context.Context, config Config) (*Fabric, error) {
 
 // Run follows the API server until the context ends.
 func (f *Fabric) Run(ctx context.Context) error {
+	if err := f.awaitKinds(ctx); err != nil {
+		return err
+	}
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(f.config.Client, 0)
 	f.mu.Lock()
 	f.subnets = factory.ForResource(subnetResource).Informer()
@@ -161,6 +165,21 @@ func (f *Fabric) Run(ctx context.Context) error {
 			retry.Reset(500 * time.Millisecond)
 		}
 	}
+}
+
+// awaitKinds waits until the API server knows what the fabric is made of: somebody may yet have to install it. Informers would
+// ask less and less often.
+func (f *Fabric) awaitKinds(ctx context.Context) error {
+	for _, resource := range []schema.GroupVersionResource{subnetResource, vpcResource, eipResource} {
+		err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			_, err := f.config.Client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
+			return err == nil, nil
+		})
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", resource.Resource, err)
+		}
+	}
+	return nil
 }
 
 func (f *Fabric) poke() {

@@ -46,6 +46,7 @@ func newSession(name string, args []string) (*session, []string, error) {
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags.SetInterspersed(false)
 	flags.StringVar(&s.options.ProxyMode, "proxy-mode", controlplane.ProxyNFTables, "mode of kube-proxy: nftables or iptables")
+	flags.StringVar(&s.options.KubeOVN, "kube-ovn", lab.OwnCRDs, "what of Kube-OVN is there: own (with this project's CRDs), stock (with those of its own release) or none")
 	flags.BoolVar(&s.options.NoController, "no-controller", false, "start no kube-ovn-controller")
 	flags.StringArrayVar(&s.options.Controller.Args, "controller-arg", nil, "one more flag for kube-ovn-controller")
 	flags.StringVar(&s.artifacts, "artifacts", "", "directory that gets everything there is to know when the command fails")
