@@ -29,6 +29,7 @@ import (
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 )
@@ -216,6 +217,10 @@ func serve(ctx context.Context, o *options, config *rest.Config, registry promet
 // jobsOf makes the controllers; their informers are registered with the factories, and not started.
 func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error) {
 	var jobs []job
+	tracker, err := latency.NewTracker(registry)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
 	if o.enableNatGw {
 		metrics, err := natgateway.NewMetrics(registry)
 		if err != nil {
@@ -224,7 +229,7 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 		c, err := natgateway.New(natgateway.Options{
 			KubeClient: s.kubeClient, KubeOvnClient: s.kubeOvnClient, RESTConfig: s.config,
 			KubeInformers: s.kubeInformers, KubeOvnInformers: s.kubeOvnInformers,
-			Namespace: o.podNamespace, Recorder: s.recorder, Metrics: metrics, CheckInterval: o.gatewayCheck,
+			Namespace: o.podNamespace, Recorder: s.recorder, Metrics: metrics, Latency: tracker, CheckInterval: o.gatewayCheck,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("NAT gateway handler: %w", err)
@@ -234,7 +239,7 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 	if o.serveServices() {
 		c, err := lbservice.New(lbservice.Options{
 			KubeClient: s.kubeClient, KubeOvnClient: s.kubeOvnClient, KubeInformers: s.kubeInformers, KubeOvnInformers: s.kubeOvnInformers,
-			Recorder: s.recorder, Metrics: lbservice.NewMetrics(registry), RequireEIPGrant: o.requireEIPGrant,
+			Recorder: s.recorder, Metrics: lbservice.NewMetrics(registry), Latency: tracker, RequireEIPGrant: o.requireEIPGrant,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("load balancer Services: %w", err)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +35,7 @@ import (
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	ovnfake "github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned/fake"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -45,6 +47,7 @@ type cluster struct {
 	kube     *kubefake.Clientset
 	ovn      *ovnfake.Clientset
 	recorder *events.FakeRecorder
+	registry *prometheus.Registry
 	c        *Controller
 
 	mu      sync.Mutex
@@ -63,7 +66,7 @@ var rulesGVR = kubeovnv1.SchemeGroupVersion.WithResource("iptables-dnat-rules")
 func inCluster(t *testing.T, objects []runtime.Object, test func(*cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cl := &cluster{t: t, kube: kubefake.NewSimpleClientset(), ovn: ovnfake.NewSimpleClientset(), recorder: events.NewFakeRecorder(10000), handler: true}
+		cl := &cluster{t: t, kube: kubefake.NewSimpleClientset(), ovn: ovnfake.NewSimpleClientset(), recorder: events.NewFakeRecorder(10000), handler: true, registry: prometheus.NewRegistry()}
 		cl.serve(&cl.kube.Fake, cl.kube.Tracker())
 		cl.serve(&cl.ovn.Fake, cl.ovn.Tracker())
 		for _, obj := range objects {
@@ -71,9 +74,13 @@ func inCluster(t *testing.T, objects []runtime.Object, test func(*cluster)) {
 		}
 		kubeInformers := informers.NewSharedInformerFactory(cl.kube, 0)
 		ovnInformers := externalversions.NewSharedInformerFactory(cl.ovn, 0)
-		var err error
+		tracker, err := latency.NewTracker(cl.registry)
+		if err != nil {
+			t.Fatal(err)
+		}
 		cl.c, err = New(Options{
 			KubeClient: cl.kube, KubeOvnClient: cl.ovn, KubeInformers: kubeInformers, KubeOvnInformers: ovnInformers, Recorder: cl.recorder,
+			Metrics: NewMetrics(cl.registry), Latency: tracker,
 		})
 		if err != nil {
 			t.Fatal(err)

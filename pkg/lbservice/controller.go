@@ -23,6 +23,7 @@ import (
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -57,6 +58,8 @@ type Options struct {
 	Recorder events.EventRecorder
 	// Metrics; nil: they are counted, but not shown.
 	Metrics *Metrics
+	// Latency follows changes of endpoints into the gateways; nil: they are not followed.
+	Latency *latency.Tracker
 	// RequireEIPGrant: only namespaces that an EIP's annotation lists may use it. Otherwise, an EIP without one is for all.
 	RequireEIPGrant bool
 	// ParallelWrites bounds how many rules of one Service are written at a time; 0: 16.
@@ -126,6 +129,8 @@ func New(opts Options) (*Controller, error) {
 	if err := c.addHandlers(); err != nil {
 		return nil, err
 	}
+	opts.Metrics.show(c)
+	opts.Latency.SetFallback(c.rulesSay)
 	return c, nil
 }
 
@@ -211,6 +216,7 @@ func (c *Controller) sync(ctx context.Context, key sharenat.Owner) (waiting bool
 		c.told.forget(key)
 		c.statuses.forget(key)
 		c.metrics.setReason(key, "")
+		c.opts.Latency.Forget(key)
 		return false, err
 	}
 	return len(p.changes.Waiting) > 0, errors.Join(err, c.syncStatus(ctx, p.snapshot, p.outcome))
@@ -234,11 +240,13 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 		return nil, errBusy
 	}
 	defer lock.Unlock()
+	decided := c.opts.Latency.Pass(key)
 	snapshot := c.snapshot(key)
 	if snapshot.Service != nil && sharenat.EIPName(snapshot.Service) != eip {
 		return nil, &behindError{errors.New("the Service was moved to another EIP meanwhile")}
 	}
 	outcome := Desired(snapshot)
+	decided(func() latency.Decision { return decisionOf(snapshot, outcome) })
 	changes, err := Diff(outcome.Rules, snapshot.OwnRules)
 	if err != nil {
 		return nil, fmt.Errorf("compare rules: %w", err)

@@ -216,6 +216,7 @@ func (c *Controller) sliceChanged(before, after *discoveryv1.EndpointSlice) {
 		before.AddressType == after.AddressType && equality.Semantic.DeepEqual(before.Endpoints, after.Endpoints) && equality.Semantic.DeepEqual(before.Ports, after.Ports) {
 		return
 	}
+	c.noteTrigger(before, after)
 	for _, slice := range []*discoveryv1.EndpointSlice{before, after} {
 		if slice != nil {
 			c.enqueueServiceKey(serviceOfSlice(slice))
@@ -302,6 +303,9 @@ func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {
 	if before != nil && after != nil && before.Spec.Vpc == after.Spec.Vpc && before.Spec.Subnet == after.Spec.Subnet &&
 		before.Spec.Replicas == after.Spec.Replicas && before.Status.Ready == after.Status.Ready {
 		return
+	}
+	if after == nil {
+		c.opts.Latency.ForgetGateway(before.Name)
 	}
 	for _, eip := range byIndex[kubeovnv1.IptablesEIP](c.in.eips, eipsByGateway, nameOf(before, after)) {
 		c.enqueueEIP(eip.Name, nil)

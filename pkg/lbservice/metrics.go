@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -27,6 +28,9 @@ const (
 	operationStatus = "status"
 )
 
+// ruleStates are the values of the label "state".
+var ruleStates = [...]string{"ready", "not_ready", "deleting"}
+
 // Metrics of the controller. No label names a Service or a Pod.
 type Metrics struct {
 	syncSeconds *prometheus.HistogramVec
@@ -34,9 +38,12 @@ type Metrics struct {
 	writes      *prometheus.CounterVec
 	conflicts   prometheus.Counter
 	services    *prometheus.GaugeVec
+	rules       *prometheus.Desc
 
 	mu      sync.Mutex
 	reasons map[sharenat.Owner]string
+	// listRules is nil before there is a controller.
+	listRules func() []any
 }
 
 // NewMetrics makes the metrics and registers them; registerer may be nil.
@@ -64,12 +71,69 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Namespace: namespace, Subsystem: subsystem, Name: "services",
 			Help: "Services served or to be served, by the reason of their condition " + ConditionReady + ".",
 		}, []string{"reason"}),
+		rules: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "rules"),
+			"Rules of Services, by gateway and state (ready, not_ready, deleting), counted when asked.", []string{"gateway", "state"}, nil),
 		reasons: map[sharenat.Owner]string{},
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.syncSeconds, m.lastSuccess, m.writes, m.conflicts, m.services)
+		registerer.MustRegister(m.syncSeconds, m.lastSuccess, m.writes, m.conflicts, m.services, m)
 	}
 	return m
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// Describe implements prometheus.Collector, for what is counted when it is asked for.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) { out <- m.rules }
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	for gateway, counts := range m.countRules() {
+		for state, n := range counts {
+			out <- prometheus.MustNewConstMetric(m.rules, prometheus.GaugeValue, float64(n), gateway, ruleStates[state])
+		}
+	}
+}
+
+// countRules counts the rules of Services, by gateway and by index into ruleStates.
+func (m *Metrics) countRules() map[string]*[len(ruleStates)]int {
+	m.mu.Lock()
+	list := m.listRules
+	m.mu.Unlock()
+	if list == nil {
+		return nil
+	}
+	out := map[string]*[len(ruleStates)]int{}
+	for _, obj := range list() {
+		rule, ok := obj.(*kubeovnv1.IptablesDnatRule)
+		if !ok {
+			continue
+		}
+		if _, managed, err := sharenat.OwnerOf(rule.Labels); err != nil || !managed {
+			continue
+		}
+		counts := out[rule.Labels[sharenat.GatewayLabel]]
+		if counts == nil {
+			counts = new([len(ruleStates)]int)
+			out[rule.Labels[sharenat.GatewayLabel]] = counts
+		}
+		switch {
+		case rule.DeletionTimestamp != nil:
+			counts[2]++
+		case rule.Status.Ready:
+			counts[0]++
+		default:
+			counts[1]++
+		}
+	}
+	return out
+}
+
+// show the rules of a controller.
+func (m *Metrics) show(c *Controller) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listRules = c.in.rules.GetIndexer().List
 }
 
 func (m *Metrics) observeSync(result string, start time.Time) {

@@ -27,6 +27,7 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
 	kubeovnlisters "github.com/kubeovn/kube-ovn/pkg/client/listers/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 )
 
 // Defaults of Options.
@@ -53,6 +54,8 @@ type Options struct {
 	Recorder  events.EventRecorder
 	// Metrics default to ones that are registered nowhere.
 	Metrics *Metrics
+	// Latency is told when gateways hold what they should; nil: nobody is.
+	Latency *latency.Tracker
 	// CheckInterval is how often a pod is asked what it holds, so that a change by hand heals. It varies by a tenth.
 	CheckInterval time.Duration
 	// CallTimeout bounds one run of the script.
@@ -157,6 +160,8 @@ func New(opts Options) (*Controller, error) {
 	if err := c.watch(); err != nil {
 		return nil, err
 	}
+	c.Metrics.show(c)
+	c.Latency.SetHandler(c.holds)
 	return c, nil
 }
 

@@ -98,6 +98,8 @@ type State struct {
 	Users map[string]int
 	// Counts the rules by outcome.
 	Counts [Deleting + 1]int
+	// Backends counts those of all identities.
+	Backends int
 
 	eips   map[string]SnapshotEIP
 	groups map[GroupKey]*group
@@ -209,9 +211,21 @@ func (s *State) replace(key GroupKey, g *group) {
 
 func (s *State) count(key GroupKey, g *group, sign int) {
 	s.Users[key.EIP] += sign * len(g.rules)
+	s.Backends += sign * g.backends()
 	for _, v := range g.verdicts {
 		s.Counts[v.Outcome] += sign
 	}
+}
+
+// backends that the identity has.
+func (g *group) backends() int {
+	switch {
+	case g.share != nil:
+		return len(g.share.Backends)
+	case g.target.IsValid():
+		return 1
+	}
+	return 0
 }
 
 // judge decides about the rules of a group.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned/fake"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -281,6 +283,8 @@ type fixture struct {
 	ovn      *fake.Clientset
 	script   *fakeScript
 	recorder *events.FakeRecorder
+	registry *prometheus.Registry
+	tracker  *latency.Tracker
 	stop     func()
 	tweak    func(*Controller)
 }
@@ -389,9 +393,14 @@ func (f *fixture) start() {
 	}
 	kubeFactory := kubeinformers.NewSharedInformerFactory(f.kube, 0)
 	ovnFactory := externalversions.NewSharedInformerFactory(f.ovn, 0)
+	f.registry = prometheus.NewRegistry()
+	metrics, err := NewMetrics(f.registry)
+	f.must(err)
+	f.tracker, err = latency.NewTracker(f.registry)
+	f.must(err)
 	c, err := New(Options{
 		KubeClient: f.kube, KubeOvnClient: f.ovn, Executor: f.script, KubeInformers: kubeFactory, KubeOvnInformers: ovnFactory,
-		Namespace: testNamespace, Recorder: f.recorder, CheckInterval: time.Hour, CallTimeout: 5 * time.Second,
+		Namespace: testNamespace, Recorder: f.recorder, Metrics: metrics, Latency: f.tracker, CheckInterval: time.Hour, CallTimeout: 5 * time.Second,
 	})
 	if err != nil {
 		f.Fatal(err)

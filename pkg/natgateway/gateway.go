@@ -94,10 +94,10 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 	if err != nil {
 		if len(listIndex[*kubeovnv1.IptablesEIP](c.eipIndexer, byGateway, name)) == 0 {
 			c.states.drop(name)
-			c.Metrics.forget(name)
 		} else {
 			c.state(name)
 		}
+		c.Metrics.forget(name)
 		c.applied.set(name, "")
 		c.problems.solved(name)
 		c.written.forget("gateway/" + name)
@@ -108,8 +108,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.gatewayQueue.AddAfter(name, lag)
 		return nil
 	}
-	state := c.state(name)
-	c.Metrics.observeState(state, c.waits.rulesOf(name))
+	c.state(name)
 	if gw.DeletionTimestamp != nil || !c.config().Enabled {
 		return c.stopGateway(ctx, gw)
 	}

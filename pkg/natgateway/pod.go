@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -438,9 +439,9 @@ func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
 	if newFailure && ctx.Err() == nil {
 		s.c.gatewayEvent(s.gateway, ReasonProgramFailed, err.Error())
 	}
-	if _, gone := s.c.gatewayLister.Get(s.gateway); err == nil && gone == nil {
-		s.c.Metrics.observeState(s.want, s.c.waits.rulesOf(s.gateway))
-		s.c.Metrics.lastSuccess.WithLabelValues(s.gateway).Set(float64(s.c.Clock.Now().Unix()))
+	if err == nil {
+		s.c.Metrics.observeSuccess(s.gateway, s.c.Clock.Now())
+		s.c.Latency.Check(s.gateway)
 	}
 	if newlyFilled {
 		klog.FromContext(ctx).Info("Gateway pod holds all that it should", "gateway", s.gateway, "pod", klog.KObj(pod), "identities", len(s.want.Shares))
@@ -480,14 +481,24 @@ func (c *Controller) publishInit(ctx context.Context, pod *corev1.Pod) error {
 
 // agree says whether all pods that count hold of an identity what is wanted, and how many they are.
 func (c *Controller) agree(want *State, id sharenat.Identity) (agreed bool, pods int) {
+	return c.agreeOn(want.Gateway, id, func(have *Content) bool { return have.matches(want, id) })
+}
+
+// holds says whether a gateway holds the content of an identity that the Service controller expects.
+func (c *Controller) holds(e latency.Expectation) bool {
+	agreed, pods := c.agreeOn(e.Gateway, e.Identity, func(have *Content) bool { return have.Shares[e.Identity] == e.Digest })
+	return agreed && pods > 0
+}
+
+func (c *Controller) agreeOn(gateway string, id sharenat.Identity, ok func(*Content) bool) (agreed bool, pods int) {
 	agreed = true
-	for _, pod := range c.podsOf(want.Gateway) {
+	for _, pod := range c.podsOf(gateway) {
 		if !counts(pod) {
 			continue
 		}
 		pods++
 		p := c.programs.get(keyOf(pod))
-		if !p.check(runningContainer(pod), func(have *Content) bool { return !p.isInFlight(id) && have.matches(want, id) }) {
+		if !p.check(runningContainer(pod), func(have *Content) bool { return !p.isInFlight(id) && ok(have) }) {
 			agreed = false
 		}
 	}

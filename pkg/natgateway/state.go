@@ -77,6 +77,19 @@ func (s *stateStore) drop(gateway string) {
 	delete(s.entries, gateway)
 }
 
+// current gives the state as it was last computed; nil when it never was.
+func (s *stateStore) current(gateway string) *State {
+	s.mu.Lock()
+	e := s.entries[gateway]
+	s.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.state
+}
+
 // touch says that something that the gateway's desired state is made of has changed.
 func (c *Controller) touch(gateway string) {
 	if gateway == "" {
@@ -387,13 +400,6 @@ func (s *waitStore) of(gateway string) (rules, eips []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.ruleWakers[gateway])), slices.Collect(maps.Keys(s.eipWakers[gateway]))
-}
-
-// rulesOf counts the rules that wait for a gateway's pods.
-func (s *waitStore) rulesOf(gateway string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.ruleWakers[gateway])
 }
 
 // wake looks again at everything that waits for the gateway's pods.

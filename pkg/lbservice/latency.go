@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbservice
+
+import (
+	"net/netip"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
+
+// noteTrigger tells the tracker when a slice's change was triggered. A change that leaves the time as it was does not come from
+// Kubernetes' controller, and is not measured.
+func (c *Controller) noteTrigger(before, after *discoveryv1.EndpointSlice) {
+	if after == nil {
+		return
+	}
+	at := latency.TriggerTime(after)
+	if at.IsZero() || before != nil && at.Equal(latency.TriggerTime(before)) {
+		return
+	}
+	owner := sharenat.Owner{Namespace: after.Namespace, Name: after.Labels[discoveryv1.LabelServiceName]}
+	if svc := c.service(owner); sharenat.Qualifies(svc) {
+		c.opts.Latency.Changed(owner, at)
+	}
+}
+
+// decisionOf gives what the gateway should hold of a Service by this decision.
+func decisionOf(s *Snapshot, o *Outcome) latency.Decision {
+	if !o.Qualified || o.Blocked != "" || !o.Owned() {
+		return latency.Decision{}
+	}
+	rules := make([]*kubeovnv1.IptablesDnatRule, len(o.Rules))
+	for i := range o.Rules {
+		rule := &o.Rules[i]
+		rules[i] = &kubeovnv1.IptablesDnatRule{ObjectMeta: metav1.ObjectMeta{Labels: rule.Labels, Annotations: rule.Annotations}, Spec: rule.Spec}
+	}
+	out := latency.Decision{Gateway: s.Gateway.Name, Digests: digests(o.Address, rules)}
+	for i := range s.Service.Spec.Ports {
+		claim, ok := sharenat.ClaimOfPort(&s.Service.Spec.Ports[i])
+		if !ok || o.Ports[i].Err != "" {
+			continue
+		}
+		id := sharenat.Identity{EIP: o.Address, Port: claim.Port, Protocol: claim.Protocol}
+		if _, has := out.Digests[id]; !has {
+			out.Digests[id] = ""
+		}
+	}
+	return out
+}
+
+// digests gives the digest of each identity that these rules of one Service make at an EIP's address.
+func digests(address netip.Addr, rules []*kubeovnv1.IptablesDnatRule) map[sharenat.Identity]string {
+	shares := map[sharenat.Identity]*sharenat.Share{}
+	for _, obj := range rules {
+		rule, err := sharenat.ParseRule(obj, address)
+		if err != nil {
+			continue
+		}
+		share := shares[rule.Identity]
+		if share == nil {
+			share = &sharenat.Share{Identity: rule.Identity, Affinity: rule.Affinity, Sources: rule.Sources}
+			shares[rule.Identity] = share
+		}
+		share.Backends = append(share.Backends, rule.Backend)
+	}
+	out := make(map[sharenat.Identity]string, len(shares))
+	for id, share := range shares {
+		share.Normalize()
+		out[id] = share.Digest()
+	}
+	return out
+}
+
+// rulesSay tells by the rules' status whether a gateway holds what is expected. A rule that is being deleted has its finalizer for as
+// long as a gateway holds it.
+func (c *Controller) rulesSay(e latency.Expectation) bool {
+	var held []*kubeovnv1.IptablesDnatRule
+	for _, rule := range byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, rulesByOwner, e.Owner.String()) {
+		if rule.Labels[sharenat.EIPAddressLabel] == e.Identity.EIP.String() && (rule.Status.Ready || rule.DeletionTimestamp != nil) {
+			held = append(held, rule)
+		}
+	}
+	return digests(e.Identity.EIP, held)[e.Identity] == e.Digest
+}
