@@ -48,7 +48,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-dnat-rules.kubeovn.io
 spec:
@@ -242,7 +242,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-eips.kubeovn.io
 spec:
@@ -396,7 +396,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-fip-rules.kubeovn.io
 spec:
@@ -530,7 +530,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: subnets.kubeovn.io
 spec:
@@ -957,7 +957,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: vpc-nat-gateways.kubeovn.io
 spec:
@@ -3110,7 +3110,7 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
   annotations:
-    kubeovn.io/installed-by: install.sh
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: vpcs.kubeovn.io
 spec:
@@ -5183,7 +5183,7 @@ check_access() {
     die "installing needs leave to make ClusterRoles, which the user of KUBECONFIG has not"
 }
 
-# find_mode says which of the two it is: a CRD that this script did not bring is Kube-OVN's.
+# find_mode says which of the two it is: a CRD without the mark of those that come with this is Kube-OVN's.
 find_mode() {
   local by
   [[ $MODE == auto ]] || {
@@ -5196,20 +5196,23 @@ find_mode() {
     return
   fi
   by=$(kubectl get crd "$crd" -o 'jsonpath={.metadata.annotations.kubeovn\.io/installed-by}')
-  if [[ $by == "$manager" ]]; then
+  if [[ $by == "$name" ]]; then
     MODE=alone
-    say "mode alone: the CRDs are of an earlier run"
+    say "mode alone: the CRDs are of an earlier installation"
   else
     MODE=beside
     say "mode beside: Kube-OVN was found"
   fi
 }
 
-# guard stops where a kube-ovn-controller that is there serves the same Services: told to by its flag, or by default,
+# guard stops where what is installed could not work: beside no Kube-OVN, or one whose gateways do not know share rules,
+# before v1.17; and where a kube-ovn-controller that is there serves the same Services: told to by its flag, or by default,
 # which it does after v1.17.
 guard() {
   local namespace said image version
   [[ $ENABLE_NFTABLE_LB_SVC == true ]] || return 0
+  [[ $MODE == alone ]] || kubectl get crd "$crd" >/dev/null 2>&1 ||
+    die "there is no CRD $crd: install Kube-OVN first, or set MODE=alone"
   for namespace in $(printf '%s\n' "$NAMESPACE" kube-system | sort -u); do
     kubectl -n "$namespace" get deployment kube-ovn-controller >/dev/null 2>&1 || continue
     said=$(kubectl -n "$namespace" get deployment kube-ovn-controller \
@@ -5217,10 +5220,12 @@ guard() {
       grep -E '^--?enable-nftable-lb-svc(=.*)?$' | tail -n 1) || true
     image=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o 'jsonpath={.spec.template.spec.containers[0].image}')
     version=$(sed -nE 's|^.*:v?([0-9]+)\.([0-9]+)\.[0-9]+[^:/]*$|\1 \2|p' <<<"${image%%@*}")
-    if [[ -z $said && -n $version ]]; then
+    if [[ -n $version ]]; then
       # shellcheck disable=SC2086  # two numbers
       set -- $version
-      if (($1 > 1 || $1 == 1 && $2 > 17)); then said="on by default in ${image##*:}"; fi
+      (($1 > 1 || $1 == 1 && $2 >= 17)) ||
+        die "Deployment $namespace/kube-ovn-controller is of Kube-OVN $1.$2, whose gateways do not know share rules: upgrade it to v1.17"
+      if [[ -z $said ]] && (($1 > 1 || $1 == 1 && $2 > 17)); then said="on by default in ${image##*:}"; fi
     fi
     [[ -z $said || $said == *=false ]] ||
       die "Deployment $namespace/kube-ovn-controller serves the same Services already ($said): switch it off there with --enable-nftable-lb-svc=false, or here with ENABLE_NFTABLE_LB_SVC=false"

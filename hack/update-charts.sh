@@ -23,7 +23,7 @@ EOF
   for file in dist/crds/*.yaml; do
     grep -v '^# SPDX' "$file" | awk '
       /[{][{]/ { print FILENAME ": templates cannot hold " $0 >"/dev/stderr"; exit 1 }
-      $0 == "  annotations:" && !done { print; print "    helm.sh/resource-policy: keep"; done = 1; next }
+      $0 == "  annotations:" && !done { print; print "    helm.sh/resource-policy: keep\n    kubeovn.io/installed-by: kube-ovn-nftable-lb"; done = 1; next }
       { print }'
   done
   echo '{{- end }}'
@@ -61,8 +61,7 @@ objects() {
   "$helm" template "$@" install-sh charts/kube-ovn --set namespace=install-sh-namespace,replicaCount=9 \
     --set global.registry.address=install-sh-registry,global.images.kubeovn.tag=install-sh-tag 2>/dev/null |
     sed -e '/^# Source: /d' -e '/helm\.sh\/chart: /d' -e '/helm\.sh\/hook/d' -e '/^ *# /d' \
-      -e 's/managed-by: Helm$/managed-by: install.sh/' -e '/app\.kubernetes\.io\/version: /d' \
-      -e 's/helm\.sh\/resource-policy: keep/kubeovn.io\/installed-by: install.sh/' |
+      -e 's/managed-by: Helm$/managed-by: install.sh/' -e '/app\.kubernetes\.io\/version: /d' -e '/helm\.sh\/resource-policy: /d' |
     sed -e '/^  annotations:$/{N;/\n    /!s/^  annotations:\n//;}' # where nothing is left of them
 }
 

@@ -26,7 +26,7 @@ import (
 
 const (
 	stockCRD  = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: iptables-dnat-rules.kubeovn.io}}"
-	ownCRD    = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: iptables-dnat-rules.kubeovn.io, annotations: {meta.helm.sh/release-name: lb, meta.helm.sh/release-namespace: kube-system}}}`
+	ownCRD    = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: iptables-dnat-rules.kubeovn.io, annotations: {kubeovn.io/installed-by: kube-ovn-nftable-lb}}}`
 	ownImage  = `{apiVersion: v1, kind: ConfigMap, metadata: {name: ovn-vpc-nat-config, namespace: kube-system, annotations: {meta.helm.sh/release-name: lb, meta.helm.sh/release-namespace: kube-system}}}`
 	userImage = `{apiVersion: v1, kind: ConfigMap, metadata: {name: ovn-vpc-nat-config, namespace: kube-system}}`
 )
@@ -95,7 +95,7 @@ func TestWhatIsInstalled(t *testing.T) {
 					name: "alone, as the user says", values: set(l.enabled, true, l.mode, "alone"), cluster: []string{stockCRD},
 					want: slices.Concat(controller, gatewayConfig), wantHooks: after, wantCRDs: 6, wantNotes: "Installed alone:",
 				},
-				{name: "beside, as the user says", values: set(l.enabled, true, l.mode, "beside"), cluster: []string{}, want: controller, wantHooks: before},
+				{name: "beside, as the user says", values: set(l.enabled, true, l.mode, "beside"), cluster: []string{ownCRD}, want: controller, wantHooks: before},
 				{
 					name: "one replica is not kept from being evicted", values: set(l.enabled, true, l.replicas, int64(1)), cluster: []string{stockCRD},
 					want: slices.DeleteFunc(slices.Clone(controller), func(s string) bool { return strings.HasPrefix(s, "PodDisruption") }), wantHooks: before,
@@ -166,6 +166,36 @@ func TestRefusesToServeTwice(t *testing.T) {
 					case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
 						!strings.Contains(err.Error(), "--enable-nftable-lb-svc=false, or here with --set "+l.enabled+"=false")):
 						t.Errorf("error %v, want one with %q and how to switch one of the two off", err, tc.want)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestRefusesWhatCannotWork(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			for _, tc := range []struct {
+				name    string
+				values  map[string]any
+				cluster []string
+				want    string
+			}{
+				{
+					name: "beside no Kube-OVN", values: set(l.enabled, true, l.mode, "beside"), cluster: []string{},
+					want: "there is no CRD iptables-dnat-rules.kubeovn.io: install Kube-OVN first, or install with --set " + l.mode + "=alone",
+				},
+				{
+					name: "beside an old one", values: set(l.enabled, true), cluster: []string{stockCRD, stockController("kube-ovn:v1.16.2")},
+					want: "kube-ovn-controller is of Kube-OVN 1.16.2, whose gateways do not know share rules: upgrade it to v1.17",
+				},
+				{name: "beside a candidate", values: set(l.enabled, true), cluster: []string{stockCRD, stockController("kube-ovn:v1.17.0-rc.1")}},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					_, err := render(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
+					if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+						t.Errorf("error %v, want %q", err, tc.want)
 					}
 				})
 			}
@@ -569,6 +599,7 @@ func TestCRDs(t *testing.T) {
 				want := decode(t, string(data))[0]
 				annotations := want.GetAnnotations()
 				annotations["helm.sh/resource-policy"] = "keep"
+				annotations["kubeovn.io/installed-by"] = "kube-ovn-nftable-lb"
 				want.SetAnnotations(annotations)
 				if diff := gocmp.Diff(want, out.objects["CustomResourceDefinition//"+want.GetName()]); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", file, diff)

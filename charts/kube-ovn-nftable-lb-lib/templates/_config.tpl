@@ -51,8 +51,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{- end }}
 
 {{- /*
-mode: "beside" a Kube-OVN that is there, "alone" where there is none. Detected by the CRD of DNAT rules: one that this
-release did not bring is Kube-OVN's. Without a cluster to look at (helm template) it is beside, which replaces nothing.
+mode: "beside" a Kube-OVN that is there, "alone" where there is none. Detected by the CRD of DNAT rules: one that has not
+the mark of those that come with this is Kube-OVN's. They stay when a release goes, so that it may be of an earlier one, or
+of install.sh. Without a cluster to look at (helm template) it is beside, which replaces nothing.
 */ -}}
 {{- define "kube-ovn-nftable-lb-lib.mode" -}}
 {{- if ne .config.mode "auto" -}}
@@ -60,7 +61,7 @@ release did not bring is Kube-OVN's. Without a cluster to look at (helm template
 {{- else -}}
 {{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (include "kube-ovn-nftable-lb-lib.crd" .) -}}
 {{- if $crd -}}
-{{- if include "kube-ovn-nftable-lb-lib.ours" (dict "root" .root "object" $crd) -}}alone{{- else -}}beside{{- end -}}
+{{- if eq (dig "metadata" "annotations" "kubeovn.io/installed-by" "" $crd) (include "kube-ovn-nftable-lb-lib.name" .) -}}alone{{- else -}}beside{{- end -}}
 {{- else if lookup "v1" "Namespace" "" "kube-system" -}}
 alone
 {{- else -}}
@@ -85,11 +86,16 @@ beside
 {{- end }}
 
 {{- /*
-guard fails where a kube-ovn-controller that is there acts on the same Services: told to by its flag, or by default, which
-it is after v1.17.
+guard fails where what is installed could not work: beside no Kube-OVN, or one whose gateways do not know share rules, before
+v1.17; and where a kube-ovn-controller that is there acts on the same Services: told to by its flag, or by default, which it
+is after v1.17.
 */ -}}
 {{- define "kube-ovn-nftable-lb-lib.guard" -}}
 {{- if .config.enabled -}}
+{{- $crd := include "kube-ovn-nftable-lb-lib.crd" . -}}
+{{- if and (eq (include "kube-ovn-nftable-lb-lib.mode" .) "beside") (lookup "v1" "Namespace" "" "kube-system") (not (lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $crd)) -}}
+{{- fail (printf "there is no CRD %s: install Kube-OVN first, or install with --set %s=alone" $crd .config.modeFlag) -}}
+{{- end -}}
 {{- $flag := .config.flag -}}
 {{- range $namespace := uniq (list .config.namespace "kube-system") -}}
 {{- $stock := lookup "apps/v1" "Deployment" $namespace "kube-ovn-controller" -}}
@@ -101,6 +107,9 @@ it is after v1.17.
 {{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" (regexFind ":[^:/@]+(@.*)?$" (default "" $container.image)) -}}
 {{- $on := and $said (not (hasSuffix "=false" $said)) -}}
 {{- if and (not $said) $version -}}{{- $on = semverCompare ">=1.18.0-0" $version -}}{{- end -}}
+{{- if and $version (semverCompare "<1.17.0-0" $version) -}}
+{{- fail (printf "Deployment %s/kube-ovn-controller is of Kube-OVN %s, whose gateways do not know share rules: upgrade it to v1.17" $namespace $version) -}}
+{{- end -}}
 {{- if $on -}}
 {{- fail (printf "Deployment %s/kube-ovn-controller serves the same Services already (%s): switch it off there with --enable-nftable-lb-svc=false, or here with --set %s=false" $namespace (default (printf "on by default in %s" $version) $said) $flag) -}}
 {{- end -}}

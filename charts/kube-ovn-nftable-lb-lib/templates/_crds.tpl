@@ -8,6 +8,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-dnat-rules.kubeovn.io
 spec:
@@ -202,6 +203,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-eips.kubeovn.io
 spec:
@@ -356,6 +358,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: iptables-fip-rules.kubeovn.io
 spec:
@@ -490,6 +493,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: subnets.kubeovn.io
 spec:
@@ -917,6 +921,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: vpc-nat-gateways.kubeovn.io
 spec:
@@ -3070,6 +3075,7 @@ kind: CustomResourceDefinition
 metadata:
   annotations:
     helm.sh/resource-policy: keep
+    kubeovn.io/installed-by: kube-ovn-nftable-lb
     controller-gen.kubebuilder.io/version: v0.23.0
   name: vpcs.kubeovn.io
 spec:

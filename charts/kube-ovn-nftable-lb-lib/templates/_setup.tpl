@@ -76,6 +76,8 @@ annotations:
   helm.sh/hook: {{ .on }}
   helm.sh/hook-weight: {{ .weight | quote }}
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+  {{- /* Helm prints what the Jobs say. */}}
+  helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 
 {{- define "kube-ovn-nftable-lb-lib.setupJob" -}}
