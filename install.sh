@@ -3498,6 +3498,10 @@ rules:
   - apiGroups: [kubeovn.io]
     resources: [iptables-dnat-rules]
     verbs: [create, patch, delete]
+  - apiGroups: [apps]
+    resources: [deployments]
+    resourceNames: [kube-ovn-controller]
+    verbs: [list, watch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -3655,6 +3659,7 @@ spec:
               port: metrics
             periodSeconds: 5
             timeoutSeconds: 5
+          terminationMessagePolicy: FallbackToLogsOnError
           resources:
             limits:
               memory: 1Gi
@@ -3917,6 +3922,7 @@ spec:
               port: metrics
             periodSeconds: 5
             timeoutSeconds: 5
+          terminationMessagePolicy: FallbackToLogsOnError
           resources:
             limits:
               memory: 1Gi
@@ -4167,6 +4173,7 @@ spec:
               port: metrics
             periodSeconds: 5
             timeoutSeconds: 5
+          terminationMessagePolicy: FallbackToLogsOnError
           resources:
             limits:
               memory: 1Gi

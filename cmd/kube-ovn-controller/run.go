@@ -68,12 +68,33 @@ func run(ctx context.Context, o *options) error {
 	g.Go(func() error { return server.serve(ctx) })
 	g.Go(func() error {
 		lead := func(ctx context.Context) error { return serve(ctx, o, config, registry, h) }
+		if o.serveServices() {
+			// Before the lease, which may be the other's as well.
+			others, err := watchStock(ctx, o, config)
+			if err != nil {
+				return err
+			}
+			g.Go(func() error { return others.guard(ctx) })
+		}
 		if !o.leaderElection.LeaderElect {
 			return lead(ctx)
 		}
 		return elect(ctx, o, config, h, lead)
 	})
 	return g.Wait()
+}
+
+// watchStock returns once no controller of Kube-OVN's own serves Services.
+func watchStock(ctx context.Context, o *options, config *rest.Config) (*stockWatch, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	w, err := newStockWatch(client, identity{o.podNamespace, o.podName})
+	if err != nil {
+		return nil, fmt.Errorf("watch for other controllers: %w", err)
+	}
+	return w, w.clear(ctx)
 }
 
 // buildInfo is a metric that names the version; its Go and process metrics come with legacyregistry.

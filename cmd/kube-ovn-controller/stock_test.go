@@ -25,6 +25,26 @@ func stockContainers(image string, args ...string) []corev1.Container {
 	}}
 }
 
+func stockDeployment(namespace string, containers []corev1.Container) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kube-ovn-controller"},
+		Spec:       appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: containers}}},
+	}
+}
+
+func stockPod(name string, phase corev1.PodPhase, containers []corev1.Container) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: map[string]string{"app": "kube-ovn-controller"}},
+		Spec:       corev1.PodSpec{Containers: containers}, Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+const rivalLine = "Deployment kube-system/kube-ovn-controller serves the same Services already (on by default in v1.18.0): " +
+	"switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"
+
+// beside is this process, installed beside Kube-OVN.
+var beside = identity{"kube-system", "kube-ovn-nftable-lb-5c9f7d8b6-x2x7k"}
+
 func TestServesServices(t *testing.T) {
 	sidecar := corev1.Container{Name: "proxy", Image: "docker.io/example/proxy:v2.0.0", Args: []string{"--enable-nftable-lb-svc"}}
 	for _, tc := range []struct {
@@ -64,22 +84,9 @@ func TestServesServices(t *testing.T) {
 }
 
 func TestStock(t *testing.T) {
-	deployment := func(namespace string, containers []corev1.Container) *appsv1.Deployment {
-		return &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kube-ovn-controller"},
-			Spec:       appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: containers}}},
-		}
-	}
-	pod := func(name string, phase corev1.PodPhase, containers []corev1.Container) *corev1.Pod {
-		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name},
-			Spec:       corev1.PodSpec{Containers: containers}, Status: corev1.PodStatus{Phase: phase},
-		}
-	}
+	deployment, pod := stockDeployment, stockPod
 	on, off := stockContainers(v118), stockContainers(v118, "--enable-nftable-lb-svc=false")
-	const line = "Deployment kube-system/kube-ovn-controller serves the same Services already (on by default in v1.18.0): " +
-		"switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"
-	beside := identity{"kube-system", "kube-ovn-nftable-lb-5c9f7d8b6-x2x7k"}
+	const line = rivalLine
 	for _, tc := range []struct {
 		name        string
 		self        identity

@@ -448,6 +448,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"create kubeovn.io/iptables-dnat-rules", "delete kubeovn.io/iptables-dnat-rules", "patch kubeovn.io/iptables-dnat-rules",
 		"list core/services", "list discovery.k8s.io/endpointslices", "patch core/services/status", "watch core/services", "watch discovery.k8s.io/endpointslices",
 	}
+	stock := []string{"list apps/deployments/kube-ovn-controller!", "watch apps/deployments/kube-ovn-controller!"}
 	handler := []string{
 		"list apps/deployments", "list apps/statefulsets", "list kubeovn.io/vpcs", "watch apps/deployments", "watch apps/statefulsets", "watch kubeovn.io/vpcs",
 		"patch kubeovn.io/iptables-dnat-rules", "patch kubeovn.io/iptables-dnat-rules/status", "patch kubeovn.io/iptables-eips",
@@ -474,7 +475,7 @@ func TestLeastPrivilege(t *testing.T) {
 			}{
 				{
 					name: "beside: Services only", values: set(l.enabled, true), cluster: []string{stockCRD}, role: "kube-ovn-nftable-lb",
-					want: slices.Concat(events, reads, services), wantOwn: lease("kube-ovn-nftable-lb"),
+					want: slices.Concat(events, reads, services, stock), wantOwn: lease("kube-ovn-nftable-lb"),
 				},
 				{
 					name: "alone: Services and gateways", values: set(l.enabled, true), role: "kube-ovn-nftable-lb",

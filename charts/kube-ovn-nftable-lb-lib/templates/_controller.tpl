@@ -115,6 +115,8 @@ spec:
               port: metrics
             periodSeconds: 5
             timeoutSeconds: 5
+          # The last line says why it has ended, be it that another controller serves the same Services.
+          terminationMessagePolicy: FallbackToLogsOnError
           resources: {{- toYaml .resources | nindent 12 }}
           securityContext: {{- include "kube-ovn-nftable-lb-lib.securityContext" $ | nindent 12 }}
 {{- if gt (int .replicas) 1 }}

@@ -39,6 +39,13 @@ rules:
   - apiGroups: [kubeovn.io]
     resources: [iptables-dnat-rules]
     verbs: [create, patch, delete]
+  {{- if not $handler }}
+  # Whether Kube-OVN's own controller serves Services.
+  - apiGroups: [apps]
+    resources: [deployments]
+    resourceNames: [kube-ovn-controller]
+    verbs: [list, watch]
+  {{- end }}
   {{- end }}
   {{- if $handler }}
   # Rules to gateways.
