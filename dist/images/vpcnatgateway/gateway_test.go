@@ -38,12 +38,13 @@ func TestInit(t *testing.T) {
 -A DNAT_FILTER -j SHARED_DNAT
 -A SNAT_FILTER -j EXCLUSIVE_SNAT
 -A SNAT_FILTER -j SHARED_SNAT
--A SNAT_FILTER -j HAIRPIN_SNAT
+-A SNAT_FILTER -m mark --mark 0x1 -j HAIRPIN_SNAT
 `
 	if diff := cmp.Diff(want, g.must("iptables", "-t", "nat", "-S")); diff != "" {
 		t.Errorf("nat table (-want +got):\n%s", diff)
 	}
-	g.must("iptables", "-t", "nat", "-A", "EXCLUSIVE_DNAT", "-d", "203.0.113.77/32", "-j", "DNAT", "--to-destination", "10.1.0.77")
+	const exclusive = "-A EXCLUSIVE_DNAT -d 203.0.113.77/32 -j DNAT --to-destination 10.1.0.77"
+	g.must(append([]string{"iptables", "-t", "nat"}, strings.Fields(exclusive)...)...)
 	before := g.state()
 	g.run("", "init")
 	g.run("", "init", "eth0,net1")
@@ -59,6 +60,15 @@ func TestInit(t *testing.T) {
 	}
 	if marks := strings.Count(g.must("iptables", "-t", "mangle", "-S", "VPC_MARK"), "-A"); marks != 1 {
 		t.Errorf("%d rules in VPC_MARK", marks)
+	}
+	// What the stock script laid is replaced.
+	g.must("iptables", "-t", "nat", "-R", "SNAT_FILTER", "3", "-j", "HAIRPIN_SNAT")
+	if l := g.listing(); l.Initialized {
+		t.Error("the stock script's jump to the hairpin rules is taken for this one's")
+	}
+	g.run("", "init")
+	if diff := cmp.Diff(want, strings.ReplaceAll(g.must("iptables", "-t", "nat", "-S"), exclusive+"\n", "")); diff != "" {
+		t.Errorf("nat table (-want +got):\n%s", diff)
 	}
 	// What is lost shows, and init brings it back.
 	for _, lost := range []string{"-t nat -F SNAT_FILTER", "-t nat -D PREROUTING -j DNAT_FILTER", "-t mangle -F VPC_MARK"} {

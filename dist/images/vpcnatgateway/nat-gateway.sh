@@ -1076,14 +1076,17 @@ BEGIN {
 # iptables and iproute2
 # ---------------------------------------------------------------------------
 
-# The wiring that init lays, as "iptables -S" prints it.
+# The wiring that init lays, as "iptables -S" prints it. Only what came from the VPC can be a hairpin: nothing else looks
+# through the hairpin rules, of which there is one an EIP.
 readonly NAT_RULES='-A PREROUTING -j DNAT_FILTER
 -A DNAT_FILTER -j EXCLUSIVE_DNAT
 -A DNAT_FILTER -j SHARED_DNAT
 -A POSTROUTING -j SNAT_FILTER
 -A SNAT_FILTER -j EXCLUSIVE_SNAT
 -A SNAT_FILTER -j SHARED_SNAT
--A SNAT_FILTER -j HAIRPIN_SNAT'
+-A SNAT_FILTER -m mark --mark 0x1 -j HAIRPIN_SNAT'
+# As it was laid before, and is by the stock script.
+readonly OLD_NAT_RULES='-D SNAT_FILTER -j HAIRPIN_SNAT'
 
 # restore.awk: from "iptables -S" on standard input and $TMP/want, an input for
 # iptables-restore --noflush that adds what is missing (lines "-A …" of want) and
@@ -1154,7 +1157,7 @@ verb_init() {
 	iptables_have nat
 	{
 		printf -- '-N %s\n' DNAT_FILTER SNAT_FILTER EXCLUSIVE_DNAT EXCLUSIVE_SNAT SHARED_DNAT SHARED_SNAT HAIRPIN_SNAT
-		printf '%s\n' "$NAT_RULES"
+		printf '%s\n' "$NAT_RULES" "$OLD_NAT_RULES"
 	} >"$TMP/want"
 	iptables_want nat
 
