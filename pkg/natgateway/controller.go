@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -217,6 +218,9 @@ func (c *Controller) shutDown() {
 	c.eipQueue.ShutDown()
 	c.ruleQueue.ShutDown()
 	c.podQueue.ShutDown()
+	if closer, ok := c.Executor.(io.Closer); ok {
+		_ = closer.Close() // It only lets go of what was not used.
+	}
 	for _, factory := range c.own {
 		factory.Shutdown()
 	}

@@ -34,10 +34,12 @@ const (
 
 // Call is one run of nat-gateway.sh in a gateway pod.
 type Call struct {
-	Pod   types.NamespacedName
-	Verb  string
-	Args  []string
-	Stdin []byte
+	Pod types.NamespacedName
+	// Container says which of the containers that a pod of this name has had is meant; empty: the one that it has.
+	Container string
+	Verb      string
+	Args      []string
+	Stdin     []byte
 }
 
 // Executor runs calls. It returns what the script printed on standard output once the script has succeeded, and else a
@@ -101,26 +103,31 @@ type podExecutor struct {
 
 var _ Executor = (*podExecutor)(nil)
 
-// NewExecutor returns the Executor of real clusters: WebSocket, and SPDY where the API server refuses the upgrade.
+// NewExecutor returns the Executor of real clusters: WebSocket, and SPDY where the API server refuses the upgrade. It is an io.Closer
+// as well, since it keeps calls begun that may be needed next.
 func NewExecutor(client kubernetes.Interface, config *rest.Config) Executor {
-	return &podExecutor{client: client.CoreV1().RESTClient(), config: config}
+	return newStandbyExecutor(&podExecutor{client: client.CoreV1().RESTClient(), config: config})
 }
 
 // Exec implements Executor.
 func (e *podExecutor) Exec(ctx context.Context, call Call) ([]byte, error) {
+	if len(call.Stdin) == 0 {
+		return e.run(ctx, call, nil)
+	}
+	return e.run(ctx, call, bytes.NewReader(call.Stdin))
+}
+
+// run makes a call with this standard input; nil for none.
+func (e *podExecutor) run(ctx context.Context, call Call, stdin io.Reader) ([]byte, error) {
 	fail := func(err error) *CallError {
 		return &CallError{Pod: call.Pod, Verb: call.Verb, ExitCode: -1, Err: err}
 	}
-	executor, err := e.executor(e.url(call))
+	executor, err := e.executor(e.url(call, stdin != nil))
 	if err != nil {
 		return nil, fail(err)
 	}
 	stdout, stderr := &cutBuffer{max: maxListing}, &cutBuffer{max: maxKeptOutput}
-	opts := remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr}
-	if len(call.Stdin) > 0 {
-		opts.Stdin = bytes.NewReader(call.Stdin)
-	}
-	err = executor.StreamWithContext(ctx, opts)
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
 	if err == nil && stdout.cut {
 		err = fmt.Errorf("more than %d bytes of output", maxListing)
 	}
@@ -132,18 +139,20 @@ func (e *podExecutor) Exec(ctx context.Context, call Call) ([]byte, error) {
 	if errors.As(err, &exit) && exit.Exited() {
 		callErr.ExitCode = exit.ExitStatus()
 	} else if ctx.Err() != nil {
-		callErr.Err = fmt.Errorf("no answer in time: %w", ctx.Err())
+		callErr.Err = noAnswer(ctx)
 	}
 	callErr.Stdout, callErr.Stderr = cutString(stdout.buf.String()), stderr.buf.String()
 	return nil, callErr
 }
 
-func (e *podExecutor) url(call Call) *url.URL {
+func noAnswer(ctx context.Context) error { return fmt.Errorf("no answer in time: %w", ctx.Err()) }
+
+func (e *podExecutor) url(call Call, stdin bool) *url.URL {
 	return e.client.Post().Resource("pods").Namespace(call.Pod.Namespace).Name(call.Pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: containerName,
 			Command:   append([]string{"bash", scriptPath, call.Verb}, call.Args...),
-			Stdin:     len(call.Stdin) > 0,
+			Stdin:     stdin,
 			Stdout:    true,
 			Stderr:    true,
 		}, scheme.ParameterCodec).URL()

@@ -29,7 +29,8 @@ type execution struct {
 	command               []string
 	stdin, stdout, stderr string
 	exitCode              int
-	hang                  bool
+	// hang: never end; quit: end before there is any input.
+	hang, quit bool
 }
 
 func (e *execution) status() []byte {
@@ -54,7 +55,7 @@ func (e *execution) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	defer conn.Close()
 	e.command = r.URL.Query()["command"]
 	var stdin strings.Builder
-	for r.URL.Query().Get("stdin") == "true" {
+	for !e.quit && r.URL.Query().Get("stdin") == "true" {
 		_, message, err := conn.ReadMessage()
 		if err != nil || message[0] == 255 {
 			break

@@ -410,7 +410,7 @@ func (b *prober) halve(ctx context.Context, set []*DesiredShare) error {
 func (s *session) call(ctx context.Context, call Call) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.c.CallTimeout)
 	defer cancel()
-	call.Pod = s.key
+	call.Pod, call.Container = s.key, s.p.container // only this goroutine changes it
 	start := s.c.Clock.Now()
 	out, err := s.c.Executor.Exec(ctx, call)
 	took := s.c.Clock.Since(start)
