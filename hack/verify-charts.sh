@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-readonly generated=(install.sh charts/kube-ovn/README.md charts/kube-ovn-v2/README.md charts/kube-ovn-nftable-lb-lib/templates/_crds.tpl)
+readonly generated=(install.sh charts/kube-ovn/README.md charts/kube-ovn-v2/README.md charts/kube-ovn-nftable-lb-lib/templates/{_crds,_alerts}.tpl)
 
 cd "$ROOT"
 work=$(mktemp -d)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
+	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 )
@@ -43,10 +44,14 @@ func Run(ctx context.Context, host *Host) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
+	tracker, err := latency.NewTracker(host.Metrics)
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
 	gateways, err := natgateway.New(natgateway.Options{
 		KubeClient: host.KubeClient, KubeOvnClient: host.KubeOvnClient, RESTConfig: host.Config,
 		KubeInformers: host.KubeInformers, KubeOvnInformers: host.KubeOvnInformers,
-		Namespace: host.Namespace, Recorder: host.Recorder, Metrics: metrics,
+		Namespace: host.Namespace, Recorder: host.Recorder, Metrics: metrics, Latency: tracker,
 	})
 	if err != nil {
 		return err
@@ -54,7 +59,7 @@ func Run(ctx context.Context, host *Host) error {
 	services, err := lbservice.New(lbservice.Options{
 		KubeClient: host.KubeClient, KubeOvnClient: host.KubeOvnClient,
 		KubeInformers: host.KubeInformers, KubeOvnInformers: host.KubeOvnInformers,
-		Recorder: host.Recorder, Metrics: lbservice.NewMetrics(host.Metrics),
+		Recorder: host.Recorder, Metrics: lbservice.NewMetrics(host.Metrics), Latency: tracker,
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ Every template here takes a dict of two: "root" is the chart's own root context,
   natGateway.enabled, natGateway.namePrefix
   gatewayNamespaces    where gateways may run besides namespace; ["*"]: anywhere
   webhook.enabled, .replicas, .certManager, .tlsMinVersion, .resources
+  monitoring.enabled, .labels
   ownerFinalizers      the API server has OwnerReferencesPermissionEnforcement on
 */ -}}
 

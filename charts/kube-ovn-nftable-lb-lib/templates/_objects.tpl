@@ -18,6 +18,9 @@
 ---
 {{ include "kube-ovn-nftable-lb-lib.webhook" . }}
 {{- end }}
+{{- if .config.monitoring.enabled }}
+{{ include "kube-ovn-nftable-lb-lib.monitoring" . }}
+{{- end }}
 {{- if and .config.withdraw (or .config.enabled .root.Release.IsUpgrade) }}
 ---
 {{ include "kube-ovn-nftable-lb-lib.setupWithdraw" . }}

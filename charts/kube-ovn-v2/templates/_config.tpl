@@ -32,5 +32,6 @@ priorityClassName: {{ $controller.priorityClassName }}
 natGateway: {{ toJson (dict "enabled" .Values.features.enableNatGateways "namePrefix" .Values.natGw.namePrefix) }}
 gatewayNamespaces: {{ toJson .Values.natGw.namespaces }}
 webhook: {{ toJson .Values.webhook }}
+monitoring: {{ toJson .Values.monitoring }}
 ownerFinalizers: {{ .Values.ownerReferencesPermissionEnforcement }}
 {{- end }}

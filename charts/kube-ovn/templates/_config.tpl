@@ -33,5 +33,6 @@ priorityClassName: {{ $controller.priorityClassName }}
 natGateway: {{ toJson (dict "enabled" .Values.func.ENABLE_NAT_GW "namePrefix" .Values.natGwNamePrefix) }}
 gatewayNamespaces: {{ toJson .Values.natGwNamespaces }}
 webhook: {{ toJson .Values.webhook }}
+monitoring: {{ toJson .Values.monitoring }}
 ownerFinalizers: {{ .Values.ownerReferencesPermissionEnforcement }}
 {{- end }}
