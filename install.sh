@@ -5253,12 +5253,13 @@ run_job() {
   "manifest_job_$1" | fill | kubectl delete --ignore-not-found -f - >/dev/null
   "manifest_job_$1" | fill | apply
   [[ -z $dry_run ]] || return 0
-  until [[ $status == *=True* ]]; do
-    status=$(kubectl -n "$NAMESPACE" get job "$job" -o 'jsonpath={range .status.conditions[*]}{.type}={.status} {end}')
-    [[ $status == *=True* ]] || sleep 1
+  # There are other conditions, which come earlier.
+  until [[ $status == *" Complete=True"* || $status == *" Failed=True"* ]]; do
+    status=$(kubectl -n "$NAMESPACE" get job "$job" -o 'jsonpath={range .status.conditions[*]} {.type}={.status}{end}')
+    [[ -n $status ]] || sleep 1
   done
   kubectl -n "$NAMESPACE" logs "job/$job" || true
-  [[ $status == *Complete=True* ]] || die "Job $NAMESPACE/$job failed: see its Pods' logs above; it is left for looking at"
+  [[ $status == *" Complete=True"* ]] || die "Job $NAMESPACE/$job failed: see its Pods' logs above; it is left for looking at"
   "manifest_job_$1" | fill | kubectl delete --ignore-not-found -f - >/dev/null
 }
 
