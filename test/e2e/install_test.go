@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -216,32 +215,13 @@ var _ = Describe("Installing", Serial, Lab, func() {
 	})
 
 	It("refuses where another controller serves the same Services, and says how to switch one of the two off", func(ctx SpecContext) {
-		stock := &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: SystemNamespace, Name: "kube-ovn-controller"},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: new(int32),
-				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kube-ovn-controller"}},
-				Template: corev1.PodTemplateSpec{
-					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "kube-ovn-controller"}},
-					Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-ovn-controller", Image: "docker.io/kubeovn/kube-ovn:v1.18.0", Args: []string{"--v=3"}}}},
-				},
-			},
-		}
-		deployments := cluster.Kube.AppsV1().Deployments(SystemNamespace)
-		_, err := deployments.Create(ctx, stock, metav1.CreateOptions{})
-		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func(ctx context.Context) {
-			Expect(deployments.Delete(ctx, stock.Name, metav1.DeleteOptions{})).To(Succeed())
-		})
+		tell := stockController(ctx)
 		for args, complaint := range map[string]string{
 			"":                              "(on by default in v1.18.0)",
 			"--enable-nftable-lb-svc=true":  "(--enable-nftable-lb-svc=true)",
 			"--enable-nftable-lb-svc=false": "",
 		} {
-			patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": []string{"--v=3", args}}})
-			Expect(err).NotTo(HaveOccurred())
-			_, err = deployments.Patch(ctx, stock.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-			Expect(err).NotTo(HaveOccurred())
+			tell(ctx, args)
 			output, err := installScript(ctx, []string{"ENABLE_NFTABLE_LB_SVC=true"}, "--dry-run")
 			if complaint == "" {
 				Expect(err).NotTo(HaveOccurred(), output)
