@@ -24,7 +24,7 @@ func TestStartRefusesTheMachine(t *testing.T) {
 }
 
 func TestFindRoot(t *testing.T) {
-	root, err := findRoot()
+	root, err := FindRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestFindRoot(t *testing.T) {
 		t.Errorf("%s is not the top of the tree", root)
 	}
 	t.Chdir(t.TempDir())
-	if root, err := findRoot(); err == nil {
+	if root, err := FindRoot(); err == nil {
 		t.Errorf("found %s outside of any tree", root)
 	}
 }

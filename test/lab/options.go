@@ -62,7 +62,7 @@ type Options struct {
 // complete fills in defaults.
 func (o *Options) complete() error {
 	if o.Root == "" {
-		root, err := findRoot()
+		root, err := FindRoot()
 		if err != nil {
 			return err
 		}
@@ -89,8 +89,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// findRoot looks for the top of the source tree.
-func findRoot() (string, error) {
+// FindRoot looks for the top of the source tree.
+func FindRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
