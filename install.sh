@@ -5275,9 +5275,11 @@ objects() {
 # config_maps applies, or deletes, those of the gateways that nobody else has made.
 config_maps() {
   local map by
+  local -A names=([image]=ovn-vpc-nat-config [switch]=ovn-vpc-nat-gw-config)
   for map in image switch; do
-    by=$("manifest_config_$map" | fill | kubectl get -f - --ignore-not-found -o 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}={.metadata.name}')
-    if [[ -z $by || $by == "$manager="* ]]; then
+    by=$(kubectl -n "$NAMESPACE" get configmap "${names[$map]}" --ignore-not-found \
+      -o 'jsonpath=by {.metadata.labels.app\.kubernetes\.io/managed-by}')
+    if [[ -z $by || $by == "by $manager" ]]; then
       "manifest_config_$map" | fill | "$@"
     fi
   done

@@ -57,7 +57,7 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	if fs.NArg() != 1 || fs.Arg(0) != "crd" && fs.Arg(0) != "withdraw" {
 		return fmt.Errorf("what to do is crd or withdraw, not %q (see --help)", fs.Args())
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	config, err := configOf(*kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -76,6 +76,14 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 		return err
 	}
 	return w.run(ctx, *deployment)
+}
+
+// configOf reads a kubeconfig file, or without one what a Pod has: without the warning that the user of a chart would see, too.
+func configOf(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
 func newWithdrawal(config *rest.Config, out io.Writer) (*withdrawal, error) {
