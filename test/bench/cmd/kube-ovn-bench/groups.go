@@ -4,10 +4,12 @@ package main
 
 import (
 	"github.com/kubeovn/kube-ovn/test/bench"
+	"github.com/kubeovn/kube-ovn/test/bench/control"
 	"github.com/kubeovn/kube-ovn/test/bench/script"
 )
 
 // groups are all there are, in the order in which they run.
 var groups = []func() []bench.Measure{
 	script.Measures,
+	control.Measures, // last: its lab stays until the end
 }

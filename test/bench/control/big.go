@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/test/bench"
+)
+
+// The large cluster.
+const (
+	bigServices = 1000
+	bigBackends = 20
+	// bigPods are shared by twenty Services each.
+	bigPods = 1000
+	// bigEIPs are spread over bigGateways.
+	bigEIPs     = 20
+	bigGateways = 4
+)
+
+// big is the large cluster that a network has become.
+type big struct {
+	services int
+	// took is how long a start from nothing took, in seconds.
+	took float64
+	// writes are those of the controller for each rule.
+	writes float64
+}
+
+// batch is a number of Services with backends, whose rules are counted together.
+type batch struct {
+	*network
+
+	prefix   string
+	services int
+	eips     []string
+}
+
+func (b *batch) rules() int { return b.services * bigBackends }
+
+func (b *batch) name(i int) string { return fmt.Sprintf("%s-%d", b.prefix, i) }
+
+// make makes the Services and their slices. Each has twenty of the large cluster's Pods, and a port of its own at an EIP of several.
+func (b *batch) make(ctx context.Context) error {
+	return each(ctx, b.services, 16, func(ctx context.Context, i int) error {
+		eip := b.eips[i%len(b.eips)]
+		if _, err := b.makeService(ctx, b.name(i), eip, int32(1000+i/len(b.eips))); err != nil { //nolint:gosec // small
+			return err
+		}
+		backends := make([]int, bigBackends)
+		for k := range backends {
+			backends[k] = realBackends + (i*bigBackends+k)%bigPods
+		}
+		_, err := b.writeSlice(ctx, b.slice(b.name(i), backends...))
+		return err
+	})
+}
+
+// remove takes the Services away and waits until their rules are gone.
+func (b *batch) remove(ctx context.Context) error {
+	err := each(ctx, b.services, 16, func(ctx context.Context, i int) error {
+		if err := b.kube.CoreV1().Services(b.network.name).Delete(ctx, b.name(i), metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		return b.kube.DiscoveryV1().EndpointSlices(b.network.name).Delete(ctx, b.name(i), metav1.DeleteOptions{})
+	})
+	if err != nil {
+		return err
+	}
+	return until(ctx, "the rules to go", func(ctx context.Context) (bool, error) {
+		list, err := b.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{
+			LabelSelector: sharenat.OwnerNamespaceLabel + "=" + b.network.name, Limit: 1,
+		})
+		return err == nil && len(list.Items) == 0, err
+	})
+}
+
+// coldStart starts the controller, which finds these Services and none of their rules, and waits until all are programmed. It
+// returns how long that took, from the start of the process.
+func (b *batch) coldStart(ctx context.Context, served int) (time.Duration, error) {
+	began := time.Now()
+	options := controllerOptions()
+	options.NoWait = true
+	if err := b.lab.StartController(ctx, options); err != nil {
+		return 0, err
+	}
+	err := until(ctx, "all Services to be programmed", func(ctx context.Context) (bool, error) {
+		m, err := b.controllerMetrics(ctx)
+		if err != nil {
+			return false, nil //nolint:nilerr // it has not begun to listen yet
+		}
+		return m.sum("kube_ovn_nftable_lb_services", with("reason", "Programmed")) >= float64(served), nil
+	})
+	return time.Since(began), err
+}
+
+// verify looks whether every rule is there, ready, and as often in the gateways as it should be.
+func (b *batch) verify(ctx context.Context) error {
+	list, err := b.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return err
+	}
+	ready := 0
+	ports := map[string]bool{}
+	for i := range list.Items {
+		rule := &list.Items[i]
+		if rule.Status.Ready && len(rule.Labels) > 0 {
+			ready++
+			ports[rule.Status.V4ip+" "+rule.Spec.ExternalPort] = true
+		}
+	}
+	if ready < b.rules() {
+		return fmt.Errorf("%d rules are ready, not %d", ready, b.rules())
+	}
+	held := 0
+	for _, gateway := range b.gateways() {
+		pods, err := b.lab.GatewayPods(ctx, gateway)
+		if err != nil || len(pods) == 0 {
+			return fmt.Errorf("gateway %s has no pod: %w", gateway, err)
+		}
+		listing, err := b.listing(ctx, &pods[0])
+		if err != nil {
+			return err
+		}
+		for id, holding := range listing.Shares {
+			if ports[id.EIP.String()+" "+fmt.Sprint(id.Port)] && holding.Backends == bigBackends {
+				held++
+			}
+		}
+	}
+	if held < b.services {
+		return fmt.Errorf("gateways hold %d whole identities, not %d", held, b.services)
+	}
+	return nil
+}
+
+// gateways are those that the large cluster's EIPs are spread over: the network's own, and some more.
+func (n *network) gateways() []string {
+	names := []string{n.name}
+	for i := 1; i < bigGateways; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", n.name, i))
+	}
+	return names
+}
+
+// ground makes what a large cluster stands on: Pods, gateways and EIPs.
+func (n *network) ground(ctx context.Context) ([]string, error) {
+	var eips []string
+	for i := range bigEIPs {
+		eips = append(eips, fmt.Sprintf("big-%d", i))
+	}
+	if n.grounded {
+		return eips, nil
+	}
+	n.grounded = true
+	gateways := n.gateways()
+	for i := 1; i < len(gateways); i++ {
+		if err := n.makeGateway(ctx, gateways[i], nth(gatewayAddress, 100+i)); err != nil {
+			return nil, err
+		}
+	}
+	for _, gateway := range gateways {
+		if _, err := n.gatewayPod(ctx, gateway); err != nil {
+			return nil, err
+		}
+	}
+	if err := each(ctx, bigPods, 16, func(ctx context.Context, i int) error { return n.pretend(ctx, realBackends+i) }); err != nil {
+		return nil, fmt.Errorf("make Pods: %w", err)
+	}
+	return eips, each(ctx, bigEIPs, 4, func(ctx context.Context, i int) error {
+		_, err := n.makeEIP(ctx, eips[i], gateways[i%len(gateways)])
+		return err
+	})
+}
+
+// grow makes the cluster a large one, once, and measures the start.
+func grow(ctx context.Context, env *bench.Env) (*big, error) {
+	n, err := quiet(ctx, env)
+	if err != nil || n.big != nil {
+		return n.big, err
+	}
+	eips, err := n.ground(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &batch{network: n, prefix: "big", services: env.Scaled(bigServices), eips: eips}
+	served, err := n.served(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.lab.StopController(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.make(ctx); err != nil {
+		return nil, fmt.Errorf("make %d Services: %w", b.services, err)
+	}
+	env.Logf("made %d Services of %d backends; kube-ovn-controller starts", b.services, bigBackends)
+	before, err := n.writes(ctx, "iptables-dnat-rules")
+	if err != nil {
+		return nil, err
+	}
+	took, err := b.coldStart(ctx, served+b.services)
+	if err != nil {
+		return nil, err
+	}
+	after, err := n.writes(ctx, "iptables-dnat-rules")
+	if err != nil {
+		return nil, err
+	}
+	n.big = &big{services: b.services, took: took.Seconds(), writes: (after - before) / float64(b.rules())}
+	env.Logf("%d rules are ready after %s", b.rules(), took)
+	return n.big, b.verify(ctx)
+}
+
+// served counts the Services that are programmed now.
+func (n *network) served(ctx context.Context) (int, error) {
+	m, err := n.controllerMetrics(ctx)
+	return int(m.sum("kube_ovn_nftable_lb_services", with("reason", "Programmed"))), err
+}

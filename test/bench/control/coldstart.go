@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/bench"
+)
+
+const (
+	// coldServices is how many Services a start in a round finds. The whole thousand is started once, and noted.
+	coldServices = 100
+	// What the controller has in flight at once: rules that it makes, and statuses that it writes.
+	creators  = 4 * 16
+	statusers = 16
+
+	oursCold  = "ours, from the start of the process until every rule is ready"
+	plainCold = "a client that makes the same writes, as many at once"
+	oursRules = "ours, writes of each rule"
+)
+
+func coldStartMeasure() bench.Measure {
+	return bench.Measure{
+		Name:    "control/cold-start",
+		Title:   fmt.Sprintf("kube-ovn-controller starts, and of %d Services of %d backends no rule is there", coldServices, bigBackends),
+		Unit:    "s",
+		Rounds:  5,
+		Aims:    []bench.Aim{{Of: oursCold, Over: plainCold, Max: 1.3}, {Of: oursRules, Max: 2}},
+		Prepare: prepareColdStart,
+	}
+}
+
+type coldStarts struct {
+	*batch
+
+	copies *copies
+	served int
+}
+
+func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
+	n, err := quiet(ctx, env)
+	if err != nil {
+		return nil, nil, err
+	}
+	eips, err := n.ground(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &coldStarts{batch: &batch{network: n, prefix: "cold", services: env.Scaled(coldServices), eips: eips}}
+	if c.served, err = n.served(ctx); err != nil {
+		return nil, nil, err
+	}
+	if c.copies, err = n.makeCopies(ctx); err != nil {
+		return nil, nil, err
+	}
+	ours := &joint{round: c.ours}
+	sides := []bench.Side{
+		ours.side(oursCold, ""),
+		{Name: plainCold, Sample: func(ctx context.Context) ([]float64, error) {
+			took, err := c.copies.write(ctx, c.rules())
+			return []float64{took.Seconds()}, err
+		}},
+		ours.side(oursRules, "writes"),
+	}
+	return sides, func(ctx context.Context) error { return c.whole(ctx, env) }, nil
+}
+
+func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
+	if err := c.lab.StopController(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.make(ctx); err != nil {
+		return nil, err
+	}
+	before, err := c.network.writes(ctx, "iptables-dnat-rules")
+	if err != nil {
+		return nil, err
+	}
+	took, err := c.coldStart(ctx, c.served+c.services)
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.network.writes(ctx, "iptables-dnat-rules")
+	if err != nil {
+		return nil, err
+	}
+	if err := c.verify(ctx); err != nil {
+		return nil, err
+	}
+	result := map[string][]float64{oursCold: {took.Seconds()}, oursRules: {(after - before) / float64(c.rules())}}
+	return result, c.remove(ctx)
+}
+
+// whole starts once with the large cluster's Services, beside the same writes.
+func (c *coldStarts) whole(ctx context.Context, env *bench.Env) error {
+	b, err := grow(ctx, env)
+	if err != nil {
+		return err
+	}
+	took, err := c.copies.write(ctx, b.services*bigBackends)
+	if err != nil {
+		return err
+	}
+	title := fmt.Sprintf("once, %d Services: ", b.services)
+	env.Note(title+"ours", b.took, "s")
+	env.Note(title+"the same writes", took.Seconds(), "s")
+	env.Note(title+"ours to the same writes", b.took/took.Seconds(), "×")
+	env.Note(title+"writes of each rule", b.writes, "")
+	return nil
+}
+
+// copies are rules of another kind with the same schema, which nobody watches.
+type copies struct {
+	client rest.Interface
+	made   int
+}
+
+const copiesResource = "copied-dnat-rules"
+
+func (n *network) makeCopies(ctx context.Context) (*copies, error) {
+	definitions, err := apiextensionsclient.NewForConfig(n.config)
+	if err != nil {
+		return nil, err
+	}
+	crds := definitions.CustomResourceDefinitions()
+	original, err := crds.Get(ctx, "iptables-dnat-rules.kubeovn.io", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	const group = "bench.kubeovn.io"
+	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: copiesResource + "." + group}, Spec: *original.Spec.DeepCopy()}
+	crd.Spec.Group = group
+	crd.Spec.Names = apiextensions.CustomResourceDefinitionNames{Plural: copiesResource, Singular: "copied-dnat-rule", Kind: "CopiedDnatRule", ListKind: "CopiedDnatRuleList"}
+	if _, err := crds.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(n.config)
+	config.GroupVersion = &schema.GroupVersion{Group: group, Version: "v1"}
+	config.APIPath, config.NegotiatedSerializer = "/apis", scheme.Codecs.WithoutConversion()
+	c := &copies{}
+	if c.client, err = rest.RESTClientFor(config); err != nil {
+		return nil, err
+	}
+	return c, until(ctx, "the copies' kind", func(ctx context.Context) (bool, error) {
+		return c.client.Get().Resource(copiesResource).Do(ctx).Error() == nil, nil
+	})
+}
+
+// write makes so many rules and writes the status of each, as the controller would.
+func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
+	first := c.made
+	c.made += count
+	began := time.Now()
+	made := make(chan string, count)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(made)
+		return each(ctx, count, creators, func(ctx context.Context, i int) error {
+			rule := copyOf(first + i)
+			data, err := json.Marshal(rule)
+			if err != nil {
+				return err
+			}
+			if err := c.client.Post().Resource(copiesResource).Body(data).Do(ctx).Error(); err != nil {
+				return err
+			}
+			made <- rule.Name
+			return nil
+		})
+	})
+	for range statusers {
+		group.Go(func() error {
+			for name := range made {
+				err := c.client.Patch(types.MergePatchType).Resource(copiesResource).Name(name).SubResource("status").Body(copiedStatus).Do(ctx).Error()
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return time.Since(began), err
+}
+
+// copyOf is like the rules that the controller makes.
+func copyOf(i int) *kubeovnv1.IptablesDnatRule {
+	return &kubeovnv1.IptablesDnatRule{
+		TypeMeta: metav1.TypeMeta{APIVersion: "bench.kubeovn.io/v1", Kind: "CopiedDnatRule"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("lb-cold-%012x", i),
+			Labels: map[string]string{
+				"ovn.kubernetes.io/nftable-lb-svc-ns": "bench", "ovn.kubernetes.io/nftable-lb-svc-name": "cold-1", "ovn.kubernetes.io/vpc-nat-gw-name": "bench",
+				"ovn.kubernetes.io/vpc_dnat_eport": "1000", "ovn.kubernetes.io/eip_v4_ip": "203.0.113.10",
+			},
+			Annotations: map[string]string{
+				"ovn.kubernetes.io/vpc_eip": "big-0", "ovn.kubernetes.io/nftable-lb-svc-source-ip": "masquerade",
+				"ovn.kubernetes.io/nftable-lb-svc-pod-uid": "4b4e9a0e-4b0e-4e0e-8b0e-0e4b4e9a0e4b",
+			},
+			Finalizers: []string{"kubeovn.io/kube-ovn-controller"},
+		},
+		Spec: kubeovnv1.IptablesDnatRuleSpec{
+			EIP: "big-0", ExternalPort: "1000", Protocol: "tcp", InternalIP: nth(vpcBackends, i%bigPods).String(), InternalPort: "9100", Type: "share",
+		},
+	}
+}
+
+var copiedStatus = []byte(`{"status":{"ready":true,"v4ip":"203.0.113.10","natGwDp":"bench","protocol":"tcp","externalPort":"1000",` +
+	`"internalIp":"10.1.128.1","internalPort":"9100","conditions":[{"type":"Ready","status":"True","reason":"Programmed",` +
+	`"observedGeneration":1,"lastUpdateTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
