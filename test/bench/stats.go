@@ -21,6 +21,9 @@ func percentile(samples []float64, p float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[below+1]-sorted[below])
 }
 
+// Median returns the middle of samples.
+func Median(samples []float64) float64 { return percentile(samples, 50) }
+
 // Summary is what is told of many samples.
 type Summary struct {
 	N      int     `json:"n"`
