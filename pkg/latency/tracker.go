@@ -17,23 +17,15 @@ import (
 // maxPending bounds how many changes of one Service are remembered; of more, the later ones are not measured.
 const maxPending = 64
 
-// Expectation is what a gateway should hold of one identity of a Service.
-type Expectation struct {
-	Owner    sharenat.Owner
-	Gateway  string
-	Identity sharenat.Identity
-	// Digest of the identity's content; empty when there should be none.
-	Digest string
-}
-
-// Holds tells whether a gateway holds what is expected, in every pod that counts.
-type Holds func(Expectation) bool
-
-// Decision is what a Service should have: identities of one gateway, and the digest of each. Without a gateway it is nothing.
+// Decision is what a Service should have: identities of one gateway, and the digest of each one's content, which is empty when there
+// should be none. Without a gateway it is nothing.
 type Decision struct {
 	Gateway string
 	Digests map[sharenat.Identity]string
 }
+
+// Holds tells whether the gateway holds what is decided about a Service, in every pod that counts.
+type Holds func(sharenat.Owner, Decision) bool
 
 // Tracker follows changes. A nil Tracker follows none.
 type Tracker struct {
@@ -186,15 +178,7 @@ func (t *Tracker) held(owner sharenat.Owner, o *open) bool {
 	if holds == nil {
 		holds = t.fallback
 	}
-	if holds == nil {
-		return false
-	}
-	for id, digest := range o.Digests {
-		if !holds(Expectation{Owner: owner, Gateway: o.Gateway, Identity: id, Digest: digest}) {
-			return false
-		}
-	}
-	return true
+	return holds != nil && holds(owner, o.Decision)
 }
 
 func (t *Tracker) observe(o *open) {

@@ -38,7 +38,9 @@ func newWorld(t *testing.T) *world {
 	if w.Tracker, err = newTracker(w.registry, func() time.Time { return w.clock }); err != nil {
 		t.Fatal(err)
 	}
-	w.SetHandler(func(e Expectation) bool { return w.held[e.Gateway] == e.Digest && e.Identity == http && e.Owner == web })
+	w.SetHandler(func(owner sharenat.Owner, want Decision) bool {
+		return owner == web && w.held[want.Gateway] == want.Digests[http]
+	})
 	return w
 }
 
@@ -219,7 +221,7 @@ func TestFallback(t *testing.T) {
 	w.pass(10)
 	w.Changed(web, w.clock)
 	w.decide("gw", "one") // nobody to ask
-	w.SetFallback(func(Expectation) bool { return ready })
+	w.SetFallback(func(sharenat.Owner, Decision) bool { return ready })
 	w.decide("gw", "one")
 	w.pass(2)
 	ready = true

@@ -76,14 +76,23 @@ func digests(address netip.Addr, rules []*kubeovnv1.IptablesDnatRule) map[sharen
 	return out
 }
 
-// rulesSay tells by the rules' status whether a gateway holds what is expected. A rule that is being deleted has its finalizer for as
+// rulesSay tells by the rules' status whether the gateway holds what is decided. A rule that is being deleted has its finalizer for as
 // long as a gateway holds it.
-func (c *Controller) rulesSay(e latency.Expectation) bool {
-	var held []*kubeovnv1.IptablesDnatRule
-	for _, rule := range byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, rulesByOwner, e.Owner.String()) {
-		if rule.Labels[sharenat.EIPAddressLabel] == e.Identity.EIP.String() && (rule.Status.Ready || rule.DeletionTimestamp != nil) {
-			held = append(held, rule)
+func (c *Controller) rulesSay(owner sharenat.Owner, want latency.Decision) bool {
+	held := map[netip.Addr][]*kubeovnv1.IptablesDnatRule{}
+	for _, rule := range byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, rulesByOwner, owner.String()) {
+		if addr, err := sharenat.ParseIPv4(rule.Labels[sharenat.EIPAddressLabel]); err == nil && (rule.Status.Ready || rule.DeletionTimestamp != nil) {
+			held[addr] = append(held[addr], rule)
 		}
 	}
-	return digests(e.Identity.EIP, held)[e.Identity] == e.Digest
+	have := map[netip.Addr]map[sharenat.Identity]string{}
+	for id, digest := range want.Digests {
+		if have[id.EIP] == nil {
+			have[id.EIP] = digests(id.EIP, held[id.EIP])
+		}
+		if have[id.EIP][id] != digest {
+			return false
+		}
+	}
+	return true
 }

@@ -484,10 +484,14 @@ func (c *Controller) agree(want *State, id sharenat.Identity) (agreed bool, pods
 	return c.agreeOn(want.Gateway, id, func(have *Content) bool { return have.matches(want, id) })
 }
 
-// holds says whether a gateway holds the content of an identity that the Service controller expects.
-func (c *Controller) holds(e latency.Expectation) bool {
-	agreed, pods := c.agreeOn(e.Gateway, e.Identity, func(have *Content) bool { return have.Shares[e.Identity] == e.Digest })
-	return agreed && pods > 0
+// holds says whether a gateway holds what the Service controller has decided about a Service.
+func (c *Controller) holds(_ sharenat.Owner, want latency.Decision) bool {
+	for id, digest := range want.Digests {
+		if agreed, pods := c.agreeOn(want.Gateway, id, func(have *Content) bool { return have.Shares[id] == digest }); !agreed || pods == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Controller) agreeOn(gateway string, id sharenat.Identity, ok func(*Content) bool) (agreed bool, pods int) {
