@@ -29,8 +29,8 @@ licensed() {
   }
 }
 
-vetted() { go vet ./... && go -C test vet ./... && CGO_ENABLED=0 go -C test/charts vet -trimpath ./...; }
-tidy() { go mod tidy -diff && go -C test mod tidy -diff && go -C test/charts mod tidy -diff; }
+vetted() { go vet ./... && go -C test vet ./... && go -C test/alerts vet ./... && CGO_ENABLED=0 go -C test/charts vet -trimpath ./...; }
+tidy() { go mod tidy -diff && go -C test mod tidy -diff && go -C test/alerts mod tidy -diff && go -C test/charts mod tidy -diff; }
 
 status=0
 step "gofmt" formatted || status=1
