@@ -29,13 +29,7 @@ import (
 func handlerState(rules []*kubeovnv1.IptablesDnatRule, fips []*kubeovnv1.IptablesFIPRule) *natgateway.State {
 	in := natgateway.Snapshot{Gateway: gwA, Rules: map[natgateway.GroupKey][]*kubeovnv1.IptablesDnatRule{}}
 	for name, cidr := range map[string]string{eipA: "203.0.113.10/24", eipB: "203.0.113.20/24"} {
-		eip := natgateway.SnapshotEIP{Name: name, CIDR: netip.MustParsePrefix(cidr)}
-		for _, fip := range byName(fips) {
-			if fip.Spec.EIP == name && counts(fip) {
-				eip.FIP = fip.Name
-			}
-		}
-		in.EIPs = append(in.EIPs, eip)
+		in.EIPs = append(in.EIPs, natgateway.SnapshotEIP{Name: name, CIDR: netip.MustParsePrefix(cidr), FIP: sharenat.FIPOf(fips, name)})
 	}
 	for _, rule := range rules {
 		key := natgateway.GroupOf(rule)
@@ -44,20 +38,22 @@ func handlerState(rules []*kubeovnv1.IptablesDnatRule, fips []*kubeovnv1.Iptable
 	return natgateway.Desired(in, nil)
 }
 
-// unprogrammed names the rules that the handler does not program, and why.
-func unprogrammed(rules map[string]*kubeovnv1.IptablesDnatRule, fips map[string]*kubeovnv1.IptablesFIPRule) map[string]string {
+// unprogrammed names the rules that the handler does not program, and those that it programs otherwise than they ask, and why.
+func unprogrammed(rules map[string]*kubeovnv1.IptablesDnatRule, fips map[string]*kubeovnv1.IptablesFIPRule) (lost, otherwise map[string]string) {
 	list := slices.Collect(maps.Values(rules))
 	state := handlerState(list, slices.Collect(maps.Values(fips)))
-	out := map[string]string{}
+	lost, otherwise = map[string]string{}, map[string]string{}
 	for _, rule := range list {
 		switch v := state.Verdict(rule); {
 		case v == nil:
-			out[rule.Name] = "unknown"
+			lost[rule.Name] = "unknown"
 		case v.Outcome == natgateway.Lost || v.Outcome == natgateway.Invalid:
-			out[rule.Name] = v.Message
+			lost[rule.Name] = v.Message
+		case v.Message != "":
+			otherwise[rule.Name] = v.Message
 		}
 	}
-	return out
+	return lost, otherwise
 }
 
 // world is a cluster that changes only by what the webhook admits.
@@ -97,7 +93,7 @@ func (w *world) randomRule() (*kubeovnv1.IptablesDnatRule, bool) {
 }
 
 // TestAgreesWithHandler: in clusters that change only by what is admitted, the handler programs every rule; and whatever is refused, the handler
-// would not have programmed all of.
+// would not have programmed all of, or not as it asks.
 func TestAgreesWithHandler(t *testing.T) {
 	admitted, refused := 0, 0
 	for seed := range uint64(200) {
@@ -106,7 +102,7 @@ func TestAgreesWithHandler(t *testing.T) {
 			rules, fips := maps.Clone(w.rules), maps.Clone(w.fips)
 			req := w.change(rules, fips)
 			v := policy.Decide(req, w.snapshot())
-			lost := unprogrammed(rules, fips)
+			lost, otherwise := unprogrammed(rules, fips)
 			if len(v.Refusals) == 0 {
 				admitted++
 				w.rules, w.fips = rules, fips
@@ -116,8 +112,8 @@ func TestAgreesWithHandler(t *testing.T) {
 				continue
 			}
 			refused++
-			if len(lost) == 0 {
-				t.Fatalf("seed %d, step %d: %s %s is refused (%v), but the handler would program all", seed, step, req.Operation, nameOf(req), texts(v.Refusals))
+			if len(lost) == 0 && len(otherwise) == 0 {
+				t.Fatalf("seed %d, step %d: %s %s is refused (%v), but the handler would program all as they ask", seed, step, req.Operation, nameOf(req), texts(v.Refusals))
 			}
 		}
 	}
@@ -179,8 +175,18 @@ func nameOf(req Request) string {
 }
 
 // TestAffinityInPlace: the Service controller changes the affinity of a live identity rule by rule, in any order, while backends come and
-// go. Every step is admitted, and after every step the handler programs all backends, with the old affinity or the new.
+// go; so does a person, of rules made by hand. Every step is admitted, and after every step the handler programs all backends, with the
+// old affinity or the new.
 func TestAffinityInPlace(t *testing.T) {
+	for _, byHand := range []bool{false, true} {
+		for seed := range uint64(60) {
+			affinityInPlace(t, byHand, seed)
+		}
+	}
+}
+
+func affinityInPlace(t *testing.T, byHand bool, seed uint64) {
+	t.Helper()
 	type affinity struct {
 		kind    string
 		timeout int32
@@ -193,51 +199,60 @@ func TestAffinityInPlace(t *testing.T) {
 	}
 	make1 := func(i int, a affinity) *kubeovnv1.IptablesDnatRule {
 		addr := fmt.Sprintf("10.1.0.%d", 4+i)
+		if byHand {
+			return newRule(fmt.Sprintf("hand-%d", i), backend(addr), set(a))
+		}
 		return newRule(sharenat.RuleName(web, "tcp", 80, mustBackend(addr+":8080")), owned(web), backend(addr), set(a))
 	}
-	for seed := range uint64(60) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		change := changes[int(seed)%len(changes)]
-		before, after := change[0], change[1]
-		rules := map[string]*kubeovnv1.IptablesDnatRule{}
-		var todo []func() Request
-		for i := range 8 {
-			switch old := make1(i, before); {
-			case i < 6: // one that is there
-				rules[old.Name] = old
-				todo = append(todo, func() Request {
-					changed := make1(i, after)
-					rules[old.Name] = changed
-					return updating(old, changed)
-				})
-			default: // one that is added
-				todo = append(todo, func() Request {
-					rules[old.Name] = make1(i, after)
-					return creating(rules[old.Name])
-				})
-			}
+	r := rand.New(rand.NewPCG(seed, 2))
+	change := changes[int(seed)%len(changes)]
+	before, after := change[0], change[1]
+	rules := map[string]*kubeovnv1.IptablesDnatRule{}
+	var todo []func() Request
+	for i := range 8 {
+		switch old := make1(i, before); {
+		case i < 6: // one that is there
+			rules[old.Name] = old
+			todo = append(todo, func() Request {
+				changed := make1(i, after)
+				rules[old.Name] = changed
+				return updating(old, changed)
+			})
+		case !byHand: // one that is added
+			todo = append(todo, func() Request {
+				rules[old.Name] = make1(i, after)
+				return creating(rules[old.Name])
+			})
 		}
-		r.Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
-		for step, do := range todo {
-			s := aCluster()
-			s.Rules = slices.Collect(maps.Values(rules))
-			if v := policy.Decide(byController(do()), s); len(v.Refusals) > 0 {
-				t.Fatalf("seed %d, step %d: the controller is refused: %v", seed, step, texts(v.Refusals))
-			}
-			state := handlerState(slices.Collect(maps.Values(rules)), nil)
-			share := state.Shares[sharenat.Identity{EIP: netip.MustParseAddr("203.0.113.10"), Port: 80, Protocol: sharenat.TCP}]
-			if share == nil || len(share.Backends) != len(rules) {
-				t.Fatalf("seed %d, step %d: %d rules make %+v", seed, step, len(rules), share)
-			}
-			was, _ := sharenat.ParseAffinity(before.kind, before.timeout)
-			is, _ := sharenat.ParseAffinity(after.kind, after.timeout)
-			last := step == len(todo)-1
-			if share.Affinity != is && (last || share.Affinity != was) {
-				t.Fatalf("seed %d, step %d: affinity %q", seed, step, share.Affinity)
-			}
-			if first := slices.Min(slices.Collect(maps.Keys(rules))); share.Affinity != affinityOf(t, rules[first]) {
-				t.Fatalf("seed %d, step %d: not the affinity of the first rule by name", seed, step)
-			}
+	}
+	r.Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
+	for step, do := range todo {
+		s := aCluster()
+		s.Rules = slices.Collect(maps.Values(rules))
+		req := do()
+		if !byHand {
+			req = byController(req)
+		}
+		v := policy.Decide(req, s)
+		if len(v.Refusals) > 0 {
+			t.Fatalf("seed %d, step %d: refused: %v", seed, step, texts(v.Refusals))
+		}
+		last := step == len(todo)-1
+		if told := len(v.Warnings) > 0; told != (byHand && !last) {
+			t.Fatalf("seed %d, step %d: warnings %q", seed, step, v.Warnings)
+		}
+		state := handlerState(slices.Collect(maps.Values(rules)), nil)
+		share := state.Shares[sharenat.Identity{EIP: netip.MustParseAddr("203.0.113.10"), Port: 80, Protocol: sharenat.TCP}]
+		if share == nil || len(share.Backends) != len(rules) {
+			t.Fatalf("seed %d, step %d: %d rules make %+v", seed, step, len(rules), share)
+		}
+		was, _ := sharenat.ParseAffinity(before.kind, before.timeout)
+		is, _ := sharenat.ParseAffinity(after.kind, after.timeout)
+		if share.Affinity != is && (last || share.Affinity != was) {
+			t.Fatalf("seed %d, step %d: affinity %q", seed, step, share.Affinity)
+		}
+		if first := slices.Min(slices.Collect(maps.Keys(rules))); share.Affinity != affinityOf(t, rules[first]) {
+			t.Fatalf("seed %d, step %d: not the affinity of the first rule by name", seed, step)
 		}
 	}
 }
@@ -261,7 +276,7 @@ func TestAgreesWithServiceController(t *testing.T) {
 			granted(pick(r, "shop", "shop,billing", "*", "billing"))(eip)
 		}
 		s := objects(eip, newGateway(gwA))
-		owners := []sharenat.Owner{web, api, {Namespace: "billing", Name: "web"}}
+		owners := []sharenat.Owner{web, api, {Namespace: "billing", Name: "web"}, {Namespace: web.Namespace + "-b", Name: "web"}}
 		for _, owner := range owners {
 			if r.IntN(3) == 0 {
 				continue

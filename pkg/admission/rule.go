@@ -21,14 +21,15 @@ var (
 )
 
 const (
-	detailPort     = "must be a number from 1 to 65535 without leading zeros"
-	detailIPv4     = "must be an IPv4 address"
-	detailAddress  = "must be an IP address"
-	detailProtocol = "must be tcp or udp"
-	detailTimeout  = "must be from 0 to 86400 seconds"
-	detailSourceIP = "must be preserve or masquerade"
-	detailSources  = "must be IPv4 prefixes, separated by commas"
-	detailBothOr   = "must be set together with the other label of the owner, or not at all"
+	detailPort      = "must be a number from 1 to 65535 without leading zeros"
+	detailIPv4      = "must be an IPv4 address"
+	detailAddress   = "must be an IP address"
+	detailProtocol  = "must be tcp or udp"
+	detailTimeout   = "must be from 0 to 86400 seconds"
+	detailSourceIP  = "must be preserve or masquerade"
+	detailSources   = "must be IPv4 prefixes, separated by commas"
+	detailOnlyShare = "only with type share"
+	detailBothOr    = "must be set together with the other label of the owner, or not at all"
 )
 
 // anyEIP stands for the EIP's address where rules of one EIP are compared: it may have none yet, and is the same for all of them.
@@ -115,7 +116,7 @@ func (d *decision) ruleFields(rule *kubeovnv1.IptablesDnatRule) {
 	case !pinned && spec.SessionAffinity != sharenat.SessionAffinityNone:
 		d.refuse(field.NotSupported(affinityPath, spec.SessionAffinity, []string{sharenat.SessionAffinityNone, sharenat.SessionAffinityIP}))
 	case pinned && !share:
-		d.refuse(field.Forbidden(affinityPath, "only with type share"))
+		d.refuse(field.Forbidden(affinityPath, detailOnlyShare))
 	}
 	switch timeout := spec.SessionAffinityTimeoutSeconds; {
 	case timeout < 0 || timeout > sharenat.MaxAffinityTimeout:
@@ -123,9 +124,17 @@ func (d *decision) ruleFields(rule *kubeovnv1.IptablesDnatRule) {
 	case timeout != 0 && !pinned:
 		d.refuse(field.Forbidden(timeoutPath, "only with sessionAffinity ClientIP"))
 	}
+	d.optional(rule.Annotations, sharenat.SourceIPAnnotation, detailSourceIP, isSourceIP)
+	d.optional(rule.Annotations, sharenat.SourceRangesAnnotation, detailSources, isSources)
 	if share {
-		d.optional(rule.Annotations, sharenat.SourceIPAnnotation, detailSourceIP, isSourceIP)
-		d.optional(rule.Annotations, sharenat.SourceRangesAnnotation, detailSources, isSources)
+		return
+	}
+	// Who asks for less than everybody must not be let in with everybody.
+	if rule.Annotations[sharenat.SourceIPAnnotation] == sharenat.SourceIPMasquerade {
+		d.refuse(field.Forbidden(annotationsPath.Key(sharenat.SourceIPAnnotation), detailOnlyShare))
+	}
+	if sources, err := sharenat.ParseSources(rule.Annotations[sharenat.SourceRangesAnnotation]); err == nil && len(sources) > 0 {
+		d.refuse(field.Forbidden(annotationsPath.Key(sharenat.SourceRangesAnnotation), detailOnlyShare))
 	}
 }
 
@@ -198,12 +207,9 @@ func (d *decision) ruleEIP(old, rule *kubeovnv1.IptablesDnatRule) {
 	if !moved {
 		return
 	}
-	for _, fip := range byName(d.FIPs) {
-		if fip.Spec.EIP == name && counts(fip) {
-			d.refuse(field.Invalid(specPath.Child("eip"), name, fmt.Sprintf(
-				"belongs to IptablesFIPRule %s with all its ports: delete that, or name another IptablesEIP", fip.Name)), Ref{KindFIP, fip.Name})
-			break
-		}
+	if fip := sharenat.FIPOf(d.FIPs, name); fip != "" {
+		d.refuse(field.Invalid(specPath.Child("eip"), name, fmt.Sprintf(
+			"belongs to IptablesFIPRule %s with all its ports: delete that, or name another IptablesEIP", fip)), Ref{KindFIP, fip})
 	}
 }
 
@@ -235,6 +241,9 @@ func (d *decision) ruleIdentity(old, rule *kubeovnv1.IptablesDnatRule) {
 		owner   sharenat.Owner
 	}
 	told := map[way]bool{}
+	// Rules that make an identity already are changed one by one, by the controller or by hand; one that joins them has to agree.
+	mayPass := d.trusted || before != nil && !mine.Managed && !before.Managed
+	var differing []string
 	for _, peer := range byName(d.Rules) {
 		if peer.Name == rule.Name || peer.Spec.EIP != rule.Spec.EIP || !counts(peer) {
 			continue
@@ -244,8 +253,11 @@ func (d *decision) ruleIdentity(old, rule *kubeovnv1.IptablesDnatRule) {
 			continue
 		}
 		discord := sharenat.DiscordOf(&mine, &theirs)
-		tolerated := discord == sharenat.Accord || d.trusted && discord.Passes(&mine, &theirs) ||
+		tolerated := discord == sharenat.Accord || mayPass && discord.Passes(&mine, &theirs) ||
 			before != nil && sharenat.DiscordOf(before, &theirs) == discord
+		if discord == sharenat.DifferentAffinity && mayPass && !mine.Managed && discord.Passes(&mine, &theirs) {
+			differing = append(differing, peer.Name)
+		}
 		w := way{discord: discord}
 		if discord == sharenat.DifferentOwner {
 			w.owner = theirs.Owner
@@ -261,6 +273,21 @@ func (d *decision) ruleIdentity(old, rule *kubeovnv1.IptablesDnatRule) {
 	if before == nil && !mine.Managed {
 		d.warnClaimants(rule)
 	}
+	d.warnDiffering(rule, &mine, differing)
+}
+
+// warnDiffering tells who changes the affinity of a rule made by hand which other rules of the identity have another one: the first
+// by name counts for all of them.
+func (d *decision) warnDiffering(rule *kubeovnv1.IptablesDnatRule, mine *sharenat.Rule, differing []string) {
+	if len(differing) == 0 || len(d.Refusals) > 0 {
+		return
+	}
+	identity := fmt.Sprintf("%s of IptablesEIP %s", sharenat.Claim{Port: mine.Port, Protocol: mine.Protocol}, rule.Spec.EIP)
+	if first := differing[0]; first < rule.Name {
+		d.warn("%s has the affinity of IptablesDnatRule %s, which is the first by name: change that as well", identity, first)
+		return
+	}
+	d.warn("%s gets affinity %q, by this rule, which is the first by name: change IptablesDnatRule %s as well", identity, mine.Affinity, listed(differing))
 }
 
 // discordError words a discord; nil where the rule has no valid value that could differ.

@@ -32,7 +32,8 @@ func TestRuleFields(t *testing.T) {
 		{name: "highest ports", req: creating(newRule("r", spec(func(s *ruleSpec) { s.ExternalPort, s.InternalPort = "65535", "65535" })))},
 		{name: "annotations", req: creating(newRule("r",
 			annotation(sharenat.SourceIPAnnotation, "masquerade"), annotation(sharenat.SourceRangesAnnotation, "10.0.0.0/8, 192.0.2.0/24")))},
-		{name: "annotations mean nothing with exclusive", req: creating(newRule("r", exclusive, annotation(sharenat.SourceIPAnnotation, "what")))},
+		{name: "annotations that ask for nothing, with exclusive", req: creating(newRule("r", exclusive,
+			annotation(sharenat.SourceIPAnnotation, "preserve"), annotation(sharenat.SourceRangesAnnotation, " ")))},
 		{
 			name: "nothing is there", req: creating(&kubeovnv1.IptablesDnatRule{}),
 			refusals: []string{
@@ -103,6 +104,23 @@ func TestRuleFields(t *testing.T) {
 			refusals: []string{
 				`metadata.annotations[` + sharenat.SourceIPAnnotation + `]: Invalid value: "auto": must be preserve or masquerade`,
 				`metadata.annotations[` + sharenat.SourceRangesAnnotation + `]: Invalid value: "10.0.0.0/8,2001:db8::/32": must be IPv4 prefixes, separated by commas`,
+			},
+		},
+		{
+			name: "annotations of an exclusive rule",
+			req: creating(newRule("r", exclusive,
+				annotation(sharenat.SourceIPAnnotation, "masquerade"), annotation(sharenat.SourceRangesAnnotation, "10.0.0.0/8"))),
+			refusals: []string{
+				`metadata.annotations[` + sharenat.SourceIPAnnotation + `]: Forbidden: only with type share`,
+				`metadata.annotations[` + sharenat.SourceRangesAnnotation + `]: Forbidden: only with type share`,
+			},
+		},
+		{
+			name: "annotations of an exclusive rule that cannot be read",
+			req:  creating(newRule("r", exclusive, annotation(sharenat.SourceIPAnnotation, "what"), annotation(sharenat.SourceRangesAnnotation, "10"))),
+			refusals: []string{
+				`metadata.annotations[` + sharenat.SourceIPAnnotation + `]: Invalid value: "what": must be preserve or masquerade`,
+				`metadata.annotations[` + sharenat.SourceRangesAnnotation + `]: Invalid value: "10": must be IPv4 prefixes, separated by commas`,
 			},
 		},
 	} {
@@ -288,7 +306,18 @@ func TestRuleUpdate(t *testing.T) {
 			evidence: []Ref{{KindRule, "hand"}},
 		},
 		{
-			name: "of affinity, by hand", req: updating(newRule("r"), newRule("r", pinned(60))), cluster: aCluster(newRule("r"), newRule("hand", backend("10.1.0.5"))),
+			name: "of affinity, by hand", req: updating(newRule("r"), newRule("r", pinned(60))),
+			cluster:  aCluster(newRule("r"), newRule("hand", backend("10.1.0.5")), newRule("s")),
+			warnings: []string{identity + " has the affinity of IptablesDnatRule hand, which is the first by name: change that as well"},
+		},
+		{
+			name: "of affinity, by hand, of the first by name", req: updating(newRule("a"), newRule("a", pinned(60))),
+			cluster:  aCluster(newRule("a"), newRule("r", pinned(60)), newRule("s"), newRule("t"), newRule("u"), newRule("v")),
+			warnings: []string{identity + ` gets affinity "clientip 60", by this rule, which is the first by name: change IptablesDnatRule s, t, u and 1 more as well`},
+		},
+		{
+			name: "of affinity and source ranges, by hand", req: updating(newRule("r"), newRule("r", pinned(60), annotation(sharenat.SourceRangesAnnotation, "10.0.0.0/8"))),
+			cluster: aCluster(newRule("r"), newRule("hand", backend("10.1.0.5"))),
 			refusals: []string{
 				`spec.sessionAffinity: Invalid value: "ClientIP": ` + identity + ` has affinity "none 0" by IptablesDnatRule hand: the rules of an identity have the same affinity and timeout`,
 			},

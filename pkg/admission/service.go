@@ -3,7 +3,6 @@
 package admission
 
 import (
-	"cmp"
 	"reflect"
 	"slices"
 	"strings"
@@ -57,17 +56,15 @@ func sameWish(a, b *corev1.Service) bool {
 // holder names who has a port that a Service claims, "" when it is the Service itself. The order is that of the Service controller: a FIP has the
 // whole EIP, then come rules made by hand, then the Service that is first by namespace and name.
 func (d *decision) holder(eip *kubeovnv1.IptablesEIP, svc *corev1.Service, claim sharenat.Claim) string {
-	for _, fip := range byName(d.FIPs) {
-		if fip.Spec.EIP == eip.Name && counts(fip) {
-			return "IptablesFIPRule " + fip.Name
-		}
+	if fip := sharenat.FIPOf(d.FIPs, eip.Name); fip != "" {
+		return "IptablesFIPRule " + fip
 	}
 	for _, rule := range byName(d.Rules) {
 		if rule.Spec.EIP != eip.Name || !counts(rule) {
 			continue
 		}
 		claimed, ok := sharenat.ClaimOfRule(rule)
-		if _, managed, _ := sharenat.OwnerOf(rule.Labels); ok && claimed == claim && !managed && !d.lostLabels(eip, rule, svc) {
+		if _, managed, _ := sharenat.OwnerOf(rule.Labels); ok && claimed == claim && !managed && sharenat.Readable(rule) && !d.lostLabels(eip, rule, svc) {
 			return "IptablesDnatRule " + rule.Name + " (made by hand)"
 		}
 	}
@@ -115,5 +112,5 @@ func byNamespace(services []*corev1.Service) []*corev1.Service {
 }
 
 func compareServices(a, b *corev1.Service) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return sharenat.OwnerOfService(a).Compare(sharenat.OwnerOfService(b))
 }

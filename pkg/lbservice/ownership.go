@@ -55,11 +55,7 @@ func newOwnership(s *Snapshot) *ownership {
 		services: map[sharenat.Claim]sharenat.Owner{},
 		live:     map[sharenat.Claim]map[sharenat.Owner]bool{},
 	}
-	for _, fip := range s.FIPs {
-		if fip.DeletionTimestamp == nil && (o.fip == "" || fip.Name < o.fip) {
-			o.fip = fip.Name
-		}
-	}
+	o.fip = sharenat.FIPOf(s.FIPs, s.EIP.Name)
 	var claimants []sharenat.Owner
 	for _, svc := range s.Claimants {
 		if sharenat.EIPName(svc) != s.EIP.Name || !sharenat.Granted(s.EIP, svc.Namespace, s.RequireEIPGrant) {
@@ -88,6 +84,9 @@ func (o *ownership) addRule(rule *kubeovnv1.IptablesDnatRule, claimants []sharen
 	}
 	owner, managed := ruleOwner(rule, claimants)
 	if !managed {
+		if !sharenat.Readable(rule) {
+			return // it serves nobody, and says so itself: that is no reason to take the port from one who does
+		}
 		if first, ok := o.rules[claim]; !ok || rule.Name < first {
 			o.rules[claim] = rule.Name
 		}

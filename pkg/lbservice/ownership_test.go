@@ -70,11 +70,21 @@ func TestOwnership(t *testing.T) {
 		{"made by hand, being deleted", func(s *Snapshot) {
 			s.EIPRules = append(s.EIPRules, deleting(newManualRule("m", eipA, "80", "tcp", "share")))
 		}, service, false},
-		{"half of the owner labels count as made by hand", func(s *Snapshot) {
+		{"what the handler cannot program takes nothing: half of the owner labels", func(s *Snapshot) {
 			rule := newManualRule("m", eipA, "80", "tcp", "share")
 			rule.Labels = map[string]string{sharenat.OwnerNameLabel: testService}
 			s.EIPRules = append(s.EIPRules, rule)
-		}, "IptablesDnatRule m (made by hand)", false},
+		}, service, false},
+		{"nor a backend that is none, beside one that is", func(s *Snapshot) {
+			broken, sound := newManualRule("m", eipA, "80", "tcp", "share"), newManualRule("n", eipA, "80", "tcp", "share")
+			broken.Spec.InternalIP = "10.1.0"
+			s.EIPRules = append(s.EIPRules, broken, sound)
+		}, "IptablesDnatRule n (made by hand)", false},
+		{"nor an exclusive rule with source ranges", func(s *Snapshot) {
+			rule := newManualRule("m", eipA, "80", "tcp", "exclusive")
+			rule.Annotations = map[string]string{sharenat.SourceRangesAnnotation: "10.0.0.0/8"}
+			s.EIPRules = append(s.EIPRules, rule)
+		}, service, false},
 		{"our own rules", func(s *Snapshot) { s.EIPRules = append(s.EIPRules, newRule(testOwner, eipA, 80, "10.1.0.4:8080")) }, service, false},
 		{"our own rule that lost its labels", func(s *Snapshot) {
 			s.EIPRules = append(s.EIPRules, newRule(testOwner, eipA, 80, "10.1.0.4:8080", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = nil }))

@@ -384,6 +384,34 @@ func TestEIPStaysWhileUsed(t *testing.T) {
 	})
 }
 
+// A FIP rule that is being deleted claims the EIP no more, and has state at it until it is gone.
+func TestFIPThatLeaves(t *testing.T) {
+	f := running(t)
+	fips := f.ovn.KubeovnV1().IptablesFIPRules()
+	_, err := fips.Create(context.Background(), &kubeovnv1.IptablesFIPRule{
+		ObjectMeta: metav1.ObjectMeta{Name: "fip", Finalizers: []string{finalizer}}, Spec: kubeovnv1.IptablesFIPRuleSpec{EIP: "e"},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	f.createRule(rule("a", "e", "10.1.0.1:80"))
+	f.until("the rule is told of the FIP", func() bool {
+		conditions := f.rule("a").Status.Conditions
+		return len(conditions) == 1 && conditions[0].Reason == ReasonEIPUsedByFIP
+	})
+	f.must(fips.Delete(context.Background(), "fip", metav1.DeleteOptions{}))
+	f.until("the rule is ready", f.rulesReady(1))
+
+	f.must(f.ovn.KubeovnV1().IptablesDnatRules().Delete(context.Background(), "a", metav1.DeleteOptions{}))
+	f.must(f.ovn.KubeovnV1().IptablesEIPs().Delete(context.Background(), "e", metav1.DeleteOptions{}))
+	f.until("the rule is gone", func() bool { return f.rule("a") == nil })
+	f.settled()
+	if f.eip("e") == nil {
+		t.Fatal("the EIP is gone before the FIP")
+	}
+	_, err = fips.Patch(context.Background(), "fip", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	f.must(err)
+	f.until("the EIP is gone", func() bool { return f.eip("e") == nil })
+}
+
 func TestEIPAddresses(t *testing.T) {
 	pod := gatewayPod(7, "c")
 	pod.Name, pod.Annotations = "other", map[string]string{
@@ -439,7 +467,10 @@ func TestBadRulesHarmNobody(t *testing.T) {
 	f.createRule(rule("a", "e", "10.1.0.1:80"))
 	f.createRule(rule("bad", "e", "10.1.0.2:80", port("0")))
 	f.createRule(rule("worse", "e", "not-an-address:80"))
-	f.createRule(rule("late", "e", "10.1.0.3:80", clientIP(60)))
+	f.createRule(rule("late", "e", "10.1.0.3:80", func(r *kubeovnv1.IptablesDnatRule) {
+		r.Annotations = map[string]string{sharenat.SourceRangesAnnotation: "10.0.0.0/8"}
+	}))
+	f.createRule(rule("more", "e", "10.1.0.5:80", clientIP(60)))
 	f.createRule(rule("managed", "e", "10.1.0.4:80", managedBy("s", eipAddress)))
 	f.until("the good one is ready", func() bool { return f.rule("a").Status.Ready })
 	reason := func(name string) string {
@@ -451,8 +482,13 @@ func TestBadRulesHarmNobody(t *testing.T) {
 	for name, want := range map[string]string{"bad": ReasonInvalidRule, "worse": ReasonInvalidRule, "late": ReasonIdentityConflict, "managed": ReasonIdentityConflict} {
 		f.until(name+" says "+want, func() bool { return reason(name) == want })
 	}
+	f.until("the one that asks for another affinity is ready", func() bool { return f.rule("more").Status.Ready })
+	told := f.eip("e").Status.IP + `:80/tcp has session affinity "none 0" by rule a, this rule asks for "clientip 60"`
+	if got := f.rule("more").Status.Conditions[0]; got.Reason != ReasonProgrammed || got.Message != told {
+		t.Errorf("it says %s, %q; want %q", got.Reason, got.Message, told)
+	}
 	f.settled()
-	if n := f.script.backends(podKey(0)); n != 1 {
+	if n := f.script.backends(podKey(0)); n != 2 {
 		t.Errorf("%d backends in the gateway", n)
 	}
 	// The winner goes: the next one takes over, by an event.

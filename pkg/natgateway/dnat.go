@@ -308,7 +308,7 @@ func parse(obj *kubeovnv1.IptablesDnatRule, eip netip.Addr) *Verdict {
 
 // decide says which of the rules that could be programmed make the identity. A rule made by hand beats those of Services; among
 // Services the smallest namespace and name wins, with all its rules; among rules made by hand the smallest name leads, and
-// those that agree with it share the identity.
+// those that agree with it share the identity, and so do those that only ask for another affinity: they get the first one's.
 func (g *group) decide(claims []int) {
 	lead := g.leader(claims)
 	first := &g.parsed[lead].Rule
@@ -317,9 +317,16 @@ func (g *group) decide(claims []int) {
 	seen := map[netip.AddrPort]bool{}
 	for _, i := range claims {
 		rule := &g.parsed[i].Rule
-		if why := g.objection(lead, i); why != "" {
+		why, passes := g.objection(lead, i)
+		if why != "" && !passes {
 			g.verdicts[i] = &Verdict{Outcome: Lost, Reason: ReasonIdentityConflict, Message: g.id.String() + " " + why, Rule: *rule}
-		} else if !seen[rule.Backend.Addr] {
+			continue
+		}
+		if why != "" && !rule.Managed {
+			// No controller brings the rest into line: who does it by hand is told what is left.
+			g.verdicts[i] = &Verdict{Outcome: Wanted, Message: g.id.String() + " " + why, Rule: *rule}
+		}
+		if !seen[rule.Backend.Addr] {
 			seen[rule.Backend.Addr] = true
 			share.Backends = append(share.Backends, rule.Backend)
 		}
@@ -348,33 +355,31 @@ func (g *group) leader(claims []int) int {
 	return lead
 }
 
-// objection says why a claim does not go together with the leading one; empty when it does.
-func (g *group) objection(lead, other int) string {
+// objection says what a claim and the leading one do not agree on; empty when they agree. It passes where the claim is programmed all the
+// same, since the identity must not shrink while its rules are changed.
+func (g *group) objection(lead, other int) (why string, passes bool) {
 	if lead == other {
-		return ""
+		return "", false
 	}
 	l, o, name := &g.parsed[lead].Rule, &g.parsed[other].Rule, g.rules[lead].Name
 	discord := sharenat.DiscordOf(l, o)
-	if discord.Passes(l, o) {
-		return "" // the identity must not shrink meanwhile
-	}
 	switch discord {
 	case sharenat.DifferentOwner:
+		why = "is owned by rule " + name + ", made by hand"
 		if l.Managed {
-			return "is owned by Service " + l.Owner.String()
+			why = "is owned by Service " + l.Owner.String()
 		}
-		return "is owned by rule " + name + ", made by hand"
 	case sharenat.DifferentType:
-		return "is owned by rule " + name + ", whose type differs"
+		why = "is owned by rule " + name + ", whose type differs"
 	case sharenat.BothExclusive:
-		return "is owned by exclusive rule " + name
+		why = "is owned by exclusive rule " + name
 	case sharenat.DifferentAffinity:
-		return fmt.Sprintf("has session affinity %q by rule %s, this rule asks for %q", l.Affinity, name, o.Affinity)
+		why = fmt.Sprintf("has session affinity %q by rule %s, this rule asks for %q", l.Affinity, name, o.Affinity)
 	case sharenat.DifferentSources:
-		return "has other source ranges by rule " + name
+		why = "has other source ranges by rule " + name
 	case sharenat.Accord:
 	}
-	return ""
+	return why, discord.Passes(l, o)
 }
 
 func compareRules(a, b *kubeovnv1.IptablesDnatRule) int { return strings.Compare(a.Name, b.Name) }

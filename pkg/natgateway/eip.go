@@ -238,7 +238,7 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 	}
 	after := eip.Status
 	after.Ready, after.IP = true, addr.String()
-	after.Nat = natOf(eip.Status.Nat, state.Users[eip.Name] > 0, c.fipOf(eip.Name) != "")
+	after.Nat = natOf(eip.Status.Nat, state.Users[eip.Name] > 0, len(c.fipsOf(eip.Name)) > 0)
 	after.Conditions = setReady(eip.Status.Conditions, true, ReasonAddressAllocated, "", eip.Generation, c.now())
 	p, err := statusPatch(eip.Status, after)
 	if err != nil {
@@ -327,7 +327,7 @@ func (c *Controller) releaseEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP)
 	if err != nil || p == nil {
 		return err
 	}
-	if len(listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name)) > 0 || c.fipOf(eip.Name) != "" {
+	if len(listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name)) > 0 || len(c.fipsOf(eip.Name)) > 0 {
 		return nil // their going is an event
 	}
 	gateway, addr := eip.Spec.NatGwDp, allocated(eip)

@@ -169,9 +169,9 @@ func TestDesiredContest(t *testing.T) {
 			verdicts: map[string]Outcome{"a": Lost, "b": Wanted, "c": Wanted},
 		},
 		{
-			name: "by hand, affinity in conflict", want: map[string]string{id: "clientip 60 10.1.0.4:80"},
+			name: "by hand, under way to another affinity", want: map[string]string{id: "clientip 60 10.1.0.4:80 10.1.0.5:80"},
 			rules:    []*kubeovnv1.IptablesDnatRule{rule("a", "e", "10.1.0.4:80", claimed, clientIP(60)), rule("b", "e", "10.1.0.5:80", claimed)},
-			verdicts: map[string]Outcome{"a": Wanted, "b": Lost},
+			verdicts: map[string]Outcome{"a": Wanted, "b": Wanted},
 		},
 		{
 			name: "one Service under way to another affinity keeps all backends", want: map[string]string{id: "clientip 60 10.1.0.4:80 10.1.0.5:80"},

@@ -83,7 +83,7 @@ func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDn
 	after.ExternalPort = strconv.Itoa(int(v.Rule.Port))
 	after.InternalIP = v.Rule.Backend.Addr.Addr().String()
 	after.InternalPort = strconv.Itoa(int(v.Rule.Backend.Addr.Port()))
-	after.Conditions = setReady(rule.Status.Conditions, true, ReasonProgrammed, "", rule.Generation, c.now())
+	after.Conditions = setReady(rule.Status.Conditions, true, ReasonProgrammed, v.Message, rule.Generation, c.now())
 	p, err := statusPatch(rule.Status, after)
 	if err != nil {
 		return err

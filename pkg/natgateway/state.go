@@ -181,13 +181,14 @@ func (c *Controller) snapshot(gateway string) Snapshot {
 		in.Routes = c.routes(gw)
 	}
 	for _, eip := range listIndex[*kubeovnv1.IptablesEIP](c.eipIndexer, byGateway, gateway) {
-		item := SnapshotEIP{Name: eip.Name, CIDR: c.cidrOf(eip), FIP: c.fipOf(eip.Name)}
+		fips := c.fipsOf(eip.Name)
+		item := SnapshotEIP{Name: eip.Name, CIDR: c.cidrOf(eip), FIP: sharenat.FIPOf(fips, eip.Name)}
 		rules := listIndex[*kubeovnv1.IptablesDnatRule](c.ruleIndexer, byEIP, eip.Name)
 		for _, rule := range rules {
 			key := GroupOf(rule)
 			in.Rules[key] = append(in.Rules[key], rule)
 		}
-		item.Gone = eip.DeletionTimestamp != nil && len(rules) == 0 && item.FIP == ""
+		item.Gone = eip.DeletionTimestamp != nil && len(rules) == 0 && len(fips) == 0
 		in.EIPs = append(in.EIPs, item)
 	}
 	slices.SortFunc(in.EIPs, func(a, b SnapshotEIP) int { return strings.Compare(a.Name, b.Name) })
@@ -211,15 +212,9 @@ func (c *Controller) cidrOf(eip *kubeovnv1.IptablesEIP) netip.Prefix {
 	return pool.cidr(addr)
 }
 
-// fipOf names the first FIP rule that claims an EIP.
-func (c *Controller) fipOf(eip string) string {
-	name := ""
-	for _, fip := range listIndex[*kubeovnv1.IptablesFIPRule](c.fipIndexer, byEIP, eip) {
-		if name == "" || fip.Name < name {
-			name = fip.Name
-		}
-	}
-	return name
+// fipsOf gives the FIP rules of an EIP. As long as one is there, being deleted or not, it may have state in the gateway.
+func (c *Controller) fipsOf(eip string) []*kubeovnv1.IptablesFIPRule {
+	return listIndex[*kubeovnv1.IptablesFIPRule](c.fipIndexer, byEIP, eip)
 }
 
 func (c *Controller) config() Config {

@@ -86,6 +86,18 @@ func ClaimOfRule(rule *kubeovnv1.IptablesDnatRule) (claim Claim, ok bool) {
 	return Claim{Port: port, Protocol: protocol}, true
 }
 
+// FIPOf names the FIP rule that claims an EIP with all its ports: of those that name it, the first by name. One that is being deleted
+// claims nothing any more. "" where there is none.
+func FIPOf(fips []*kubeovnv1.IptablesFIPRule, eip string) string {
+	first := ""
+	for _, fip := range fips {
+		if fip.Spec.EIP == eip && fip.DeletionTimestamp == nil && (first == "" || fip.Name < first) {
+			first = fip.Name
+		}
+	}
+	return first
+}
+
 // Granted tells whether Services of a namespace may use an EIP. Without an annotation on the EIP everybody may, or nobody where
 // a grant is required.
 func Granted(eip *kubeovnv1.IptablesEIP, namespace string, required bool) bool {

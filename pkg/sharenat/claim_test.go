@@ -76,6 +76,20 @@ func TestClaimOfRule(t *testing.T) {
 	}
 }
 
+func TestFIPOf(t *testing.T) {
+	fip := func(name, eip string) *kubeovnv1.IptablesFIPRule {
+		return &kubeovnv1.IptablesFIPRule{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.IptablesFIPRuleSpec{EIP: eip}}
+	}
+	leaving := fip("a", "eip-a")
+	leaving.DeletionTimestamp = &metav1.Time{}
+	fips := []*kubeovnv1.IptablesFIPRule{fip("d", "eip-a"), leaving, fip("b", "eip-b"), fip("c", "eip-a")}
+	for eip, want := range map[string]string{"eip-a": "c", "eip-b": "b", "eip-c": ""} {
+		if got := FIPOf(fips, eip); got != want {
+			t.Errorf("FIP of %s: %q, want %q", eip, got, want)
+		}
+	}
+}
+
 func TestGranted(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

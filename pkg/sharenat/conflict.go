@@ -41,8 +41,19 @@ func DiscordOf(a, b *Rule) Discord {
 	return Accord
 }
 
-// Passes tells a discord that ends by itself. The rules of one Service are changed in place, one after the other, so for a moment
-// they differ in what is the identity's: all of them are programmed meanwhile, with what the first by name says.
+// Passes tells a discord that is no reason to leave one of the two out. What is the identity's is changed rule by rule, by the Service
+// controller or by hand, so for a moment the rules differ in it: all of them are programmed meanwhile, with what the first by name
+// says. Only source ranges are not waited for where nobody is bound to bring the rest into line: the first's may be the wider ones.
 func (d Discord) Passes(a, b *Rule) bool {
-	return (d == DifferentAffinity || d == DifferentSources) && a.Managed && b.Managed && a.Owner == b.Owner
+	if a.Managed != b.Managed || a.Owner != b.Owner {
+		return false
+	}
+	switch d {
+	case DifferentAffinity:
+		return a.Managed || slices.Equal(a.Sources, b.Sources)
+	case DifferentSources:
+		return a.Managed
+	case Accord, DifferentOwner, DifferentType, BothExclusive:
+	}
+	return false
 }

@@ -40,16 +40,36 @@ func ParseRule(rule *kubeovnv1.IptablesDnatRule, eip netip.Addr) (Rule, error) {
 	r.Owner, r.Managed, errs[4] = OwnerOf(rule.Labels)
 	r.Share, errs[5] = parseType(spec.Type)
 	r.Affinity, errs[6] = ParseAffinity(spec.SessionAffinity, spec.SessionAffinityTimeoutSeconds)
-	if !r.Share {
-		if r.Affinity.ClientIP {
-			errs = append(errs, errors.New("session affinity: only with type share"))
-		}
-		return r, errors.Join(errs...)
-	}
 	masquerade, mErr := parseSourceIP(rule.Annotations[SourceIPAnnotation])
 	sources, sErr := ParseSources(rule.Annotations[SourceRangesAnnotation])
-	r.Backend.Masquerade, r.Sources = masquerade, sources
-	return r, errors.Join(append(errs, mErr, sErr)...)
+	errs = append(errs, mErr, sErr)
+	if r.Share {
+		r.Backend.Masquerade, r.Sources = masquerade, sources
+		return r, errors.Join(errs...)
+	}
+	// Nothing of this is programmed for an exclusive rule. Whoever asks for it is not to believe that it is.
+	for _, asked := range []struct {
+		what string
+		is   bool
+	}{
+		{"session affinity", r.Affinity.ClientIP},
+		{"annotation " + SourceIPAnnotation + "=" + SourceIPMasquerade, masquerade},
+		{"annotation " + SourceRangesAnnotation, len(sources) > 0},
+	} {
+		if asked.is {
+			errs = append(errs, errors.New(asked.what+": only with type share"))
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// anyAddress stands for that of an EIP whose address does not matter.
+var anyAddress = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// Readable tells a rule that can be programmed as soon as its EIP has an address.
+func Readable(rule *kubeovnv1.IptablesDnatRule) bool {
+	_, err := ParseRule(rule, anyAddress)
+	return err == nil
 }
 
 func parseType(s string) (share bool, err error) {

@@ -126,6 +126,29 @@ func TestParseRule(t *testing.T) {
 			Rule{},
 			[]string{"only with type share"},
 		},
+		{
+			"exclusive with annotations of share", func(r *kubeovnv1.IptablesDnatRule) {
+				r.Spec.Type = TypeExclusive
+				r.Annotations = map[string]string{SourceIPAnnotation: "masquerade", SourceRangesAnnotation: "10.0.0.0/8"}
+			},
+			Rule{},
+			[]string{SourceIPAnnotation + "=masquerade: only with type share", SourceRangesAnnotation + ": only with type share"},
+		},
+		{
+			"exclusive with annotations that cannot be read", func(r *kubeovnv1.IptablesDnatRule) {
+				r.Spec.Type = TypeExclusive
+				r.Annotations = map[string]string{SourceIPAnnotation: "what", SourceRangesAnnotation: "10"}
+			},
+			Rule{},
+			[]string{SourceIPAnnotation + `="what"`, `source range "10"`},
+		},
+		{
+			"exclusive with annotations that ask for nothing", func(r *kubeovnv1.IptablesDnatRule) {
+				r.Spec.Type = TypeExclusive
+				r.Annotations = map[string]string{SourceIPAnnotation: "preserve", SourceRangesAnnotation: ""}
+			},
+			func() Rule { r := base; r.Share = false; return r }(), nil,
+		},
 		{"half an owner", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = map[string]string{OwnerNamespaceLabel: "shop"} }, Rule{}, []string{"both or none"}},
 		{
 			"a source range of the other family", func(r *kubeovnv1.IptablesDnatRule) { r.Annotations = map[string]string{SourceRangesAnnotation: "::/0"} },
@@ -135,6 +158,9 @@ func TestParseRule(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := ParseRule(newRule(tc.tweak), eip)
+			if readable := Readable(newRule(tc.tweak)); readable != (err == nil) {
+				t.Errorf("readable: %v, error: %v", readable, err)
+			}
 			for _, part := range tc.wantErr {
 				if err == nil || !strings.Contains(err.Error(), part) {
 					t.Errorf("error %v lacks %q", err, part)

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,11 +71,17 @@ func TestRightAway(t *testing.T) {
 	}
 }
 
-// TestAffinityInPlace: the controller changes a live identity's affinity rule by rule, in any order, without being refused once.
+// TestAffinityInPlace: a live identity's affinity is changed rule by rule, in any order, by the controller or by hand, and nothing of it is refused.
 func TestAffinityInPlace(t *testing.T) {
+	t.Run("by the controller", func(t *testing.T) { affinityInPlace(t, controller(), owned("web")) })
+	t.Run("by hand", func(t *testing.T) { affinityInPlace(t, alice()) })
+}
+
+func affinityInPlace(t *testing.T, as *user, tweaks ...ruleTweak) {
+	t.Helper()
 	var rules []metav1.Object
 	for i := range 8 {
-		rules = append(rules, newRule(fmt.Sprintf("lb-web-%d", i), owned("web"), backend(fmt.Sprintf("10.1.0.%d", 4+i))))
+		rules = append(rules, newRule(fmt.Sprintf("lb-web-%d", i), append(slices.Clone(tweaks), backend(fmt.Sprintf("10.1.0.%d", 4+i)))...))
 	}
 	aCluster(t, rules...)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -85,7 +92,7 @@ func TestAffinityInPlace(t *testing.T) {
 	} {
 		r.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
 		for _, obj := range rules {
-			if err := controller().patch(t.Context(), obj, specOf(change), nil); err != nil {
+			if err := as.patch(t.Context(), obj, specOf(change), nil); err != nil {
 				t.Fatalf("%v of %s: %v", change, obj.GetName(), err)
 			}
 		}

@@ -183,8 +183,8 @@ func ruleRefusals() []refusal {
 			want: badRule(`spec.sessionAffinity: Invalid value: "": ` + identity + ` has affinity "clientip 60" by IptablesDnatRule sticky: the rules of an identity have the same affinity and timeout`),
 		},
 		{
-			name: "another timeout", cluster: []metav1.Object{newRule("sticky", other, pinned(60)), newRule("r", pinned(60))},
-			wish: patching(alice, newRule("r"), specOf(map[string]any{"sessionAffinityTimeoutSeconds": 61})),
+			name: "another timeout", cluster: []metav1.Object{newRule("sticky", other, pinned(60)), newRule("r", pinned(61), port("81"))},
+			wish: patching(alice, newRule("r"), specOf(map[string]any{"externalPort": "80"})),
 			want: badRule(`spec.sessionAffinity: Invalid value: "ClientIP": ` + identity + ` has affinity "clientip 60" by IptablesDnatRule sticky: the rules of an identity have the same affinity and timeout`),
 		},
 		{
