@@ -22,42 +22,26 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// programs are all that nat-gateway.sh and the gateway's container call.
+// programs are all that nat-gateway.sh and the gateway's container call: test/images derives them.
 var programs = []string{
 	"arping", "awk", "bash", "cat", "conntrack", "dirname", "find", "flock", "grep", "head", "ip", "iptables", "iptables-restore",
-	"md5sum", "mkdir", "nft", "rm", "sed", "sha256sum", "sleep", "sort", "sysctl", "timeout", "tr",
+	"md5sum", "mkdir", "nft", "rm", "sed", "sha256sum", "sleep", "sysctl", "timeout", "tr",
 }
 
 // TestImage builds the gateway's root file system as the Dockerfile says, from the packages of the machine, and runs the script in it.
 func TestImage(t *testing.T) {
-	root := t.TempDir()
 	file := readDockerfile(t, "gateway")
-	installed := closure(t, file.packages)
-	tree := newTree(t, root)
-	for _, pkg := range installed {
-		tree.addPackage(pkg)
-	}
-	tree.addAlternatives()
+	root := newRoot(t, file.packages)
 	for to, from := range file.copies {
-		tree.put(filepath.Join("../../..", from), to)
+		root.put(filepath.Join("../../..", from), to)
 	}
-	for _, dir := range append(file.dirs, "/proc", "/dev", "/run", "/tmp") {
-		tree.mkdir(dir)
+	for _, dir := range file.dirs {
+		root.mkdir(dir)
 	}
-	// Not all of /dev: should taking it away fail, what cleans up behind the test would empty it.
-	tree.must(os.Symlink("/proc/self/fd", root+"/dev/fd"))
-	tree.must(os.WriteFile(root+"/dev/null", nil, 0o600))
-	for _, path := range []string{"/proc", "/dev/null"} {
-		bind(t, path, root+path)
-	}
-
 	g := newGateway(t)
 	in := func(stdin string, args ...string) string {
 		t.Helper()
-		out, err := g.exec(stdin, append([]string{
-			"chroot", root, "/usr/bin/env", "-i", "GATEWAY_V4=203.0.113.1",
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		}, args...)...)
+		out, err := root.run(g, stdin, args...)
 		if err != nil {
 			t.Fatalf("%s: %v", strings.Join(args, " "), err)
 		}
@@ -98,19 +82,82 @@ func TestImage(t *testing.T) {
 	script("", "eip-del", eip+"/24")
 }
 
-// TestImageOnStock shows that building on Kube-OVN's image looks for the same programs.
+// TestImageOnStock lays the script over an image that has Kube-OVN's own, by the Dockerfile's own steps. These look for the same programs, and
+// the verbs that are not ours reach the script that was there, as they are.
 func TestImageOnStock(t *testing.T) {
-	text, err := os.ReadFile("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`for program in ([^;]*);`).FindStringSubmatch(strings.ReplaceAll(string(text), "\\\n", " "))
+	steps := stage(t, "on-stock")
+	m := regexp.MustCompile(`for program in ([^;]*);`).FindStringSubmatch(strings.Join(steps, "\n"))
 	if m == nil {
 		t.Fatal("the Dockerfile looks for no programs")
 	}
 	if diff := cmp.Diff(programs, strings.Fields(m[1])); diff != "" {
 		t.Errorf("programs (-want +got):\n%s", diff)
 	}
+
+	root := newRoot(t, readDockerfile(t, "gateway").packages)
+	root.write("/kube-ovn/nat-gateway.sh", "#!/bin/bash\necho stock \"$#\" \"$@\"\ncat\nexit 7\n")
+	// What it would install is there already.
+	root.write("/usr/local/bin/apt-get", "#!/bin/bash\necho \"$@\" >>/tmp/apt-get\n")
+	g := newGateway(t)
+	for _, step := range steps {
+		switch f := strings.Fields(step); f[0] {
+		case "RUN":
+			if out, err := root.run(g, "", "sh", "-c", strings.TrimPrefix(step, "RUN ")); err != nil {
+				t.Fatalf("%s: %v: %s", step, err, out)
+			}
+		case "COPY":
+			root.put(filepath.Join("../../..", f[1]), f[2])
+		}
+	}
+	called, err := os.ReadFile(root.root + "/tmp/apt-get")
+	if err != nil || !strings.Contains(string(called), "install -y --no-install-recommends bash ") {
+		t.Errorf("installed: %q, %v", called, err)
+	}
+
+	script := func(stdin string, args ...string) (string, error) {
+		return root.run(g, stdin, append([]string{"bash", "/kube-ovn/nat-gateway.sh"}, args...)...)
+	}
+	for _, args := range [][]string{
+		{"floating-ip-add", eip + ",10.1.0.9"}, {"floating-ip-del", eip + ",10.1.0.9"}, {"snat-add", eip + ",10.1.0.0/24,--random"}, {"snat-del", eip + ",10.1.0.0/24"},
+		{"qos-add", "ingress,net1,1"}, {"eip-ingress-qos-add", "x y", "", "$z"}, {"hairpin-snat-add", "a"},
+	} {
+		want := fmt.Sprintf("stock %d %s\nin", len(args), strings.Join(args, " "))
+		out, err := script("in", args...)
+		if out != want || err == nil || !strings.Contains(err.Error(), "exit status 7") {
+			t.Errorf("%q: %q, %v; want %q", args, out, err, want)
+		}
+	}
+	if out, err := script("", "init", "eth0,net1"); err != nil {
+		t.Errorf("init: %v: %s", err, out)
+	}
+	if out, err := script("", "nft-dnat-map-add", eip+",80,tcp,10.1.0.11:80"); err != nil || strings.Contains(out, "stock") {
+		t.Errorf("a share verb: %v: %s", err, out)
+	}
+}
+
+// stage gives the steps of one of the Dockerfile's stages, each on one line.
+func stage(t *testing.T, name string) (steps []string) {
+	t.Helper()
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inStage := false
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+		f := strings.Fields(line)
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		if f[0] == "FROM" {
+			inStage = f[len(f)-1] == name
+		} else if inStage {
+			steps = append(steps, strings.TrimSpace(line))
+		}
+	}
+	if len(steps) == 0 {
+		t.Fatalf("the Dockerfile has no stage %s", name)
+	}
+	return steps
 }
 
 // dockerfile is what a stage of a Dockerfile does.
@@ -126,26 +173,12 @@ var (
 )
 
 // readDockerfile reads a stage, and refuses what it cannot do in the same way.
-func readDockerfile(t *testing.T, stage string) *dockerfile {
+func readDockerfile(t *testing.T, name string) *dockerfile {
 	t.Helper()
-	text, err := os.ReadFile("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := &dockerfile{copies: map[string]string{}}
-	inStage := false
-	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
-		f := strings.Fields(line)
-		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
-			continue
-		}
-		switch f[0] {
-		case "FROM":
-			inStage = f[len(f)-1] == stage
+	for _, line := range stage(t, name) {
+		switch f := strings.Fields(line); f[0] {
 		case "RUN":
-			if !inStage {
-				break
-			}
 			m, dir := aptInstall.FindStringSubmatch(line), makeDir.FindStringSubmatch(line)
 			switch {
 			case m != nil:
@@ -156,16 +189,14 @@ func readDockerfile(t *testing.T, stage string) *dockerfile {
 				t.Fatalf("a step that this test does not know: %s", line)
 			}
 		case "COPY":
-			if inStage {
-				d.copies[f[2]] = f[1]
-			}
+			d.copies[f[2]] = f[1]
 		case "ARG", "LABEL", "CMD":
 		default:
 			t.Fatalf("a step that this test does not know: %s", line)
 		}
 	}
 	if len(d.packages) == 0 || len(d.copies) == 0 {
-		t.Fatalf("stage %s installs and copies nothing", stage)
+		t.Fatalf("stage %s installs and copies nothing", name)
 	}
 	return d
 }
@@ -245,6 +276,41 @@ func newTree(t *testing.T, root string) *tree {
 		}
 	}
 	return tr
+}
+
+// newRoot makes a root file system of packages, in which programs can run.
+func newRoot(t *testing.T, packages []string) *tree {
+	t.Helper()
+	tr := newTree(t, t.TempDir())
+	for _, pkg := range closure(t, packages) {
+		tr.addPackage(pkg)
+	}
+	tr.addAlternatives()
+	for _, dir := range []string{"/proc", "/dev", "/run", "/tmp"} {
+		tr.mkdir(dir)
+	}
+	// Not all of /dev: should taking it away fail, what cleans up behind the test would empty it.
+	tr.must(os.Symlink("/proc/self/fd", tr.root+"/dev/fd"))
+	tr.must(os.WriteFile(tr.root+"/dev/null", nil, 0o600))
+	for _, path := range []string{"/proc", "/dev/null"} {
+		bind(t, path, tr.root+path)
+	}
+	return tr
+}
+
+// run runs a program in the tree, and in a gateway's network.
+func (tr *tree) run(g *gateway, stdin string, args ...string) (string, error) {
+	return g.exec(stdin, append([]string{
+		"chroot", tr.root, "/usr/bin/env", "-i", "GATEWAY_V4=203.0.113.1",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}, args...)...)
+}
+
+// write makes a program.
+func (tr *tree) write(path, content string) {
+	tr.t.Helper()
+	tr.mkdir(filepath.Dir(path))
+	tr.must(os.WriteFile(tr.root+path, []byte(content), 0o755))
 }
 
 func (tr *tree) must(err error) {
