@@ -1,32 +1,82 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the end-to-end specs, several at a time; arguments go to ginkgo. By default on a lab of their own; with
-# E2E_CLUSTER=true on the cluster that KUBECONFIG names, which has to have Kube-OVN and kube-ovn-controller already.
+# Runs the end-to-end specs, several at a time; arguments go to ginkgo. By default on labs of their own: the usual one, and
+# two for installing, without Kube-OVN and with the one its users have; with E2E_CLUSTER=true on the cluster that KUBECONFIG
+# names, which has to have Kube-OVN and kube-ovn-controller already.
 #
 # E2E_PROCS     how many specs run at a time (default: 3; they wait more than they work)
 # E2E_ATTEMPTS  how often a spec is tried (default: 2); one that passed only at the second is named at the end as FLAKED, with its
 #               dump, and wants to be looked into. 1 is for hunting such specs.
+# E2E_LABS      which labs the specs run on: usual, installing (default: both)
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 specs=$OUTPUT/e2e.test
+labs=" ${E2E_LABS:-usual installing} "
+
 # Compiled before the lab exists: a compiler beside it would only disturb what the specs measure.
 compile() {
   go -C "$ROOT/test" build -o "$OUTPUT/bin/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
   go -C "$ROOT/test" test -c -o "$specs" ./e2e
 }
 
-ginkgo=("$OUTPUT/bin/ginkgo" -v --procs="${E2E_PROCS:-3}" --flake-attempts="${E2E_ATTEMPTS:-2}")
+ginkgo=("$OUTPUT/bin/ginkgo" -v)
 [[ -t 1 ]] || ginkgo+=(--no-color)
 artifacts=$OUTPUT/artifacts/e2e
+
+# on_lab DIR FLAG… -- OPTION… runs the specs that a lab with these flags is for; options go to ginkgo.
+on_lab() {
+  local dir=$1 flags=()
+  shift
+  while [[ $1 != -- ]]; do
+    flags+=("$1")
+    shift
+  done
+  "$OUTPUT/bin/kube-ovn-lab" run --artifacts "$dir" "${flags[@]}" -- "${ginkgo[@]}" "${@:2}" "$specs"
+}
+
+# installing OPTION… shows installing in both situations, each in a lab of its own. Both mostly wait: they do so together.
+installing() {
+  local status=0 name
+  local -A pids=()
+  # Kube-OVN's own controller is played by this project's, which runs the gateways only. The lab's short lease is for specs in
+  # which a controller dies.
+  local stock=(--kube-ovn=stock --controller-arg=--enable-nftable-lb-svc=false
+    --controller-arg=--leader-elect-lease-duration=60s --controller-arg=--leader-elect-renew-deadline=50s)
+  on_lab "$artifacts/alone" --quiet --kube-ovn=none --no-controller -- "$@" >"$artifacts/alone.log" 2>&1 &
+  pids[alone]=$!
+  on_lab "$artifacts/beside" --quiet "${stock[@]}" -- "$@" >"$artifacts/beside.log" 2>&1 &
+  pids[beside]=$!
+  # shellcheck disable=SC2064  # these two, whatever comes
+  trap "kill ${pids[*]} 2>/dev/null || true" EXIT
+  for name in alone beside; do
+    wait "${pids[$name]}" || status=$?
+    cat "$artifacts/$name.log"
+  done
+  trap - EXIT
+  return "$status"
+}
 
 cd "$ROOT"
 mkdir -p "$OUTPUT/bin"
 rm -rf "$artifacts"
+mkdir -p "$artifacts"
 step "building the specs" compile
 if [[ ${E2E_CLUSTER:-} == true ]]; then
   : "${KUBECONFIG:?names the cluster to run the specs on}"
-  exec "${ginkgo[@]}" "$@" "$specs"
+  exec "${ginkgo[@]}" --procs="${E2E_PROCS:-3}" --flake-attempts="${E2E_ATTEMPTS:-2}" "$@" "$specs"
 fi
-exec "$ROOT/hack/lab.sh" run --artifacts "$artifacts" -- "${ginkgo[@]}" "$@" "$specs"
+KUBE_OVN_LAB_PATH=$("$ROOT/hack/lab.sh" path)
+helm=$("$ROOT/hack/build-tools.sh" helm)
+export KUBE_OVN_LAB_PATH PATH=$helm:$PATH
+
+status=0
+if [[ $labs == *" usual "* ]]; then
+  on_lab "$artifacts" -- --procs="${E2E_PROCS:-3}" --flake-attempts="${E2E_ATTEMPTS:-2}" "$@" || status=$?
+fi
+if [[ $labs == *" installing "* ]]; then
+  # Each spec there goes on where the one before it ended, so that none can be tried again.
+  step "installing, in both situations" installing "$@" || status=$?
+fi
+((status == 0))

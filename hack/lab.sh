@@ -5,6 +5,7 @@
 #   hack/lab.sh up                 a lab that stays until interrupted
 #   hack/lab.sh shell              a shell in the running one
 #   hack/lab.sh run -- CMD…        a lab for one command
+#   hack/lab.sh path               none: prints what KUBE_OVN_LAB_PATH has to be for kube-ovn-lab itself
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -21,4 +22,8 @@ tools=$("$ROOT/hack/build-tools.sh" etcd controlplane)
 "$ROOT/hack/build.sh"
 step "building kube-ovn-lab" go -C "$ROOT/test" build -o "$lab" ./lab/cmd/kube-ovn-lab
 export KUBE_OVN_LAB_PATH=$OUTPUT/bin:$tools
+if [[ ${1:-} == path ]]; then
+  echo "$KUBE_OVN_LAB_PATH"
+  exit
+fi
 exec "$lab" "$@"

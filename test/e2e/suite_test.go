@@ -23,24 +23,20 @@ func TestE2E(t *testing.T) {
 	format.MaxLength = 20000
 	suite, reporter := GinkgoConfiguration()
 	suite.Timeout = 20 * time.Minute
-	if !InLab() {
-		if suite.LabelFilter != "" {
-			suite.LabelFilter = "(" + suite.LabelFilter + ") && "
-		}
-		suite.LabelFilter += "!lab"
+	var err error
+	if cluster, err = Connect(); err != nil {
+		t.Fatal(err)
 	}
+	if suite.LabelFilter != "" {
+		suite.LabelFilter = "(" + suite.LabelFilter + ") && "
+	}
+	suite.LabelFilter += cluster.Situation()
 	RunSpecs(t, "Kube-OVN load balancer", suite, reporter)
 }
 
-var _ = BeforeSuite(func() {
-	var err error
-	cluster, err = Connect()
-	Expect(err).NotTo(HaveOccurred())
-})
-
 // What there is to know is written down before the scene is cleaned away.
 var _ = JustAfterEach(func(ctx context.Context) {
-	if CurrentSpecReport().Failed() && cluster != nil {
+	if CurrentSpecReport().Failed() {
 		cluster.Dump(ctx, CurrentSpecReport().FullText())
 	}
 })

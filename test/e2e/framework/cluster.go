@@ -23,6 +23,9 @@ import (
 var (
 	// Lab: the spec needs a lab. It stops processes, or looks into network namespaces.
 	Lab = Label("lab")
+	// Alone: the spec installs into a cluster without Kube-OVN, Beside: into one with stock's. Each has a lab of its own.
+	Alone  = Label("alone")
+	Beside = Label("beside")
 	// Measurement: the spec measures, and asserts nothing about clocks.
 	Measurement = Label("measure")
 )
@@ -58,6 +61,20 @@ type Cluster struct {
 
 // InLab tells whether this process runs in a lab.
 func InLab() bool { return os.Getenv(lab.DirEnv) != "" }
+
+// Situation is the filter of the specs that this cluster is for.
+func (c *Cluster) Situation() string {
+	switch {
+	case c.Lab == nil:
+		return "!lab"
+	case c.Lab.KubeOVN() == lab.NoCRDs:
+		return "alone"
+	case c.Lab.KubeOVN() == lab.StockCRDs:
+		return "beside"
+	default:
+		return "!alone && !beside"
+	}
+}
 
 // Connect returns the lab this process is in, or the cluster that KUBECONFIG names.
 func Connect() (*Cluster, error) {
