@@ -18,7 +18,7 @@ bench=$OUTPUT/bin/kube-ovn-bench
 build() { go -C "$ROOT/test" build -o "$bench" ./bench/cmd/kube-ovn-bench; }
 
 mkdir -p "$OUTPUT/bin"
-"$ROOT/hack/setup.sh"
+"$ROOT/hack/setup.sh" bench
 # Only the script's measures do without a control plane and its kube-proxy.
 case " $*" in
 *" script"*) ;;

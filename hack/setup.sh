@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sees to it that the commands the build, the tests and the lab call are there: installs the Debian packages that are
 # missing when it may (root, on apt), else names them with the command that does.
+#
+#   hack/setup.sh           for all but the benchmarks
+#   hack/setup.sh bench     for them, too
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -20,6 +23,9 @@ needs=(
   "flock util-linux"
   "shellcheck shellcheck"
 )
+if [[ ${1:-} == bench ]]; then
+  needs+=("iperf3 iperf3" "wrk wrk")
+fi
 
 command -v go >/dev/null || die "Go $(awk '$1 == "go" { print $2 }' "$ROOT/go.mod") or newer is needed: https://go.dev/doc/install"
 
