@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -81,7 +82,7 @@ func (c *checker) selector(n *parser.VectorSelector) []string {
 	var wrong []string
 	for _, m := range n.LabelMatchers {
 		switch {
-		case m.Name == labels.MetricName:
+		case m.Name == model.MetricNameLabel:
 		case !slices.Contains(have, m.Name) && !slices.Contains(targetLabels, m.Name):
 			wrong = append(wrong, fmt.Sprintf("metric %s has no label %s", n.Name, m.Name))
 		default:
