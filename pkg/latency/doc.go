@@ -11,6 +11,6 @@
 // way of their status through the API server.
 //
 // The time is the slice's own, written by Kubernetes' controller for just this: the annotation
-// endpoints.kubernetes.io/last-change-trigger-time. Changes from before the process started are not measured, and neither are those
-// that change nothing in a gateway.
+// endpoints.kubernetes.io/last-change-trigger-time; where it is not there, it is the time at which the change was seen. Changes from
+// before the process started are not measured, and neither are those that change nothing in a gateway.
 package latency

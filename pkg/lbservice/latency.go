@@ -13,17 +13,22 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// noteTrigger tells the tracker when a slice's change was triggered. A change that leaves the time as it was does not come from
-// Kubernetes' controller, and is not measured.
+// noteTrigger tells the tracker when a slice's change was triggered. Where the slice does not say, it is now: Kubernetes' controller says
+// nothing when a Pod came and became ready within one second, and whoever else writes slices leaves the time as it was. Of a
+// slice that is seen for the first time without a time it cannot be told whether it is new.
 func (c *Controller) noteTrigger(before, after *discoveryv1.EndpointSlice) {
-	if after == nil {
-		return
+	slice, at := after, c.now()
+	switch {
+	case after == nil:
+		slice = before
+	case before == nil:
+		at = latency.TriggerTime(after)
+	default:
+		if said := latency.TriggerTime(after); !said.IsZero() && !said.Equal(latency.TriggerTime(before)) {
+			at = said
+		}
 	}
-	at := latency.TriggerTime(after)
-	if at.IsZero() || before != nil && at.Equal(latency.TriggerTime(before)) {
-		return
-	}
-	owner := sharenat.Owner{Namespace: after.Namespace, Name: after.Labels[discoveryv1.LabelServiceName]}
+	owner := sharenat.Owner{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
 	if svc := c.service(owner); sharenat.Qualifies(svc) {
 		c.opts.Latency.Changed(owner, at)
 	}
