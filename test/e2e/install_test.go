@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -189,6 +190,14 @@ func everyday(ctx context.Context) {
 		g.Expect(sets.Items).To(BeEmpty())
 	}).Should(Succeed())
 
+	By("and back again")
+	_, err = b.KubeOvn.KubeovnV1().VpcNatGateways().Patch(ctx, b.Net.Name, types.MergePatchType, []byte(`{"spec":{"replicas":1}}`), metav1.PatchOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Wait(ctx, func(ctx context.Context) error {
+		_, err := b.Kube.AppsV1().Deployments(SystemNamespace).Get(ctx, "vpc-nat-gw-"+b.Net.Name, metav1.GetOptions{})
+		return err
+	}).Should(MatchError(apierrors.IsNotFound, "NotFound"))
+
 	for _, name := range []string{"zzz", "web"} {
 		Expect(b.Kube.CoreV1().Services(b.Namespace).Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
 	}
@@ -246,17 +255,22 @@ var _ = Describe("Installing", Serial, Lab, func() {
 	It("gives the controller all that it may do, alone", func(ctx SpecContext) {
 		objects := manifest(ctx, "alone")
 		grant(ctx, objects)
-		offset := logSize(lab.Controller)
+		offset, audited := logSize(lab.Controller), logSize(lab.AuditLog)
+		cluster.StopController(ctx)
+		forgetLease(ctx, lab.Controller)
 		cluster.RestartController(ctx, slices.Concat(argsOf(objects), patientLease, []string{"--kubeconfig=" + kubeconfigOf(ctx, "kube-ovn-nftable-lb")})...)
 		everyday(ctx)
 		Expect(forbidden(lab.Controller, offset)).To(BeEmpty())
+		Expect(unused(objects, "kube-ovn-nftable-lb", audited)).To(BeEmpty())
 	})
 
 	It("gives the controller all that it may do, beside one that runs the gateways", func(ctx SpecContext) {
 		const beside = "kube-ovn-nftable-lb"
 		objects := manifest(ctx, "beside")
 		grant(ctx, objects)
+		audited := logSize(lab.AuditLog)
 		cluster.RestartController(ctx, "--enable-nftable-lb-svc=false")
+		forgetLease(ctx, beside)
 		DeferCleanup(func(ctx context.Context) {
 			Expect(cluster.Lab.Processes().Stop(ctx, beside, 10*time.Second)).To(Succeed())
 		})
@@ -265,12 +279,14 @@ var _ = Describe("Installing", Serial, Lab, func() {
 		})).To(Succeed())
 		everyday(ctx)
 		Expect(forbidden(beside, 0)).To(BeEmpty())
+		Expect(unused(objects, beside, audited)).To(BeEmpty())
 	})
 
 	It("gives the webhook all that it may do, and stops nobody when it is dead", func(ctx SpecContext) {
 		const name = "kube-ovn-webhook"
 		objects := manifest(ctx, "webhook_beside")
 		grant(ctx, objects)
+		audited := logSize(lab.AuditLog)
 		configurations := cluster.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 		resource := cluster.Dynamic.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"})
 		for _, object := range objects {
@@ -305,11 +321,16 @@ var _ = Describe("Installing", Serial, Lab, func() {
 				g.Expect(configuration.Webhooks[i].ClientConfig.CABundle).NotTo(BeEmpty())
 			}
 		}).Should(Succeed())
+		lead(ctx, name, 443, 8443)
+		doubts(ctx)
 		Expect(forbidden(name, 0)).To(BeEmpty())
+		Expect(unused(objects, name, audited)).To(BeEmpty())
 	})
 
 	It("takes back what was published, and leaves what users made", func(ctx SpecContext) {
-		grant(ctx, manifest(ctx, "job_withdraw"))
+		objects := manifest(ctx, "job_withdraw")
+		grant(ctx, objects)
+		audited, serving := logSize(lab.AuditLog), installedController(ctx)
 		b := newBalancer(ctx, 2, TCP(80))
 		b.Rule(ctx, "ssh", exclusiveRule(b.EIP, 22, b.Backends()[0]))
 		b.WaitRule(ctx, b.Name+"-ssh")
@@ -318,6 +339,8 @@ var _ = Describe("Installing", Serial, Lab, func() {
 		output, err := setup(ctx, "withdraw", kubeconfigOf(ctx, "kube-ovn-nftable-lb-setup-withdraw"), "--deployment="+SystemNamespace+"/kube-ovn-nftable-lb")
 		Expect(err).NotTo(HaveOccurred(), output)
 		Expect(output).To(ContainSubstring("Service " + b.Namespace + "/web: taking back its EXTERNAL-IP and conditions"))
+		Expect(serving(ctx)).To(Equal([]string{"--enable-nftable-lb-svc=false"}))
+		Expect(unused(objects, "kube-ovn-nftable-lb-setup-withdraw", audited)).To(BeEmpty())
 		Expect(b.GetService(ctx, "web").Status).To(Equal(corev1.ServiceStatus{}))
 		Expect(b.Rules(ctx, "web")).To(BeEmpty())
 		b.WaitHolds(ctx, b.Gateway, b.Addr)
@@ -330,7 +353,9 @@ var _ = Describe("Installing", Serial, Lab, func() {
 	})
 
 	It("gives Kube-OVN's CRD the two fields it lacks, and changes nothing else of it", func(ctx SpecContext) {
-		grant(ctx, manifest(ctx, "job_crd"))
+		objects := manifest(ctx, "job_crd")
+		grant(ctx, objects)
+		audited := logSize(lab.AuditLog)
 		crds := cluster.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 		const name = "iptables-dnat-rules.kubeovn.io"
 		spec := func() map[string]any {
@@ -353,6 +378,7 @@ var _ = Describe("Installing", Serial, Lab, func() {
 		output, err = setup(ctx, "crd", kubeconfig)
 		Expect(err).NotTo(HaveOccurred(), output)
 		Expect(output).To(ContainSubstring("has the fields already"))
+		Expect(unused(objects, "kube-ovn-nftable-lb-setup-crd", audited)).To(BeEmpty())
 
 		By("a rule with the fields")
 		rule := &kubeovnv1.IptablesDnatRule{ObjectMeta: metav1.ObjectMeta{GenerateName: "fields-"}, Spec: kubeovnv1.IptablesDnatRuleSpec{Type: "share", SessionAffinity: "ClientIP"}}

@@ -81,6 +81,7 @@ func (l *Lab) start(ctx context.Context) error {
 		NodeIP:      nodeIP,
 		ClusterCIDR: clusterCIDR,
 		ProxyMode:   l.options.ProxyMode,
+		Audit:       &controlplane.Audit{Users: installedAccounts(), Log: filepath.Join(room.Dir, "logs", AuditLog+".log")},
 	})
 	if err != nil {
 		return err

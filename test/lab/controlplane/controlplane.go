@@ -68,6 +68,8 @@ type Config struct {
 	ClusterCIDR string
 	// ProxyMode is kube-proxy's.
 	ProxyMode string
+	// Audit, where it is set, has the API server write down what some users do.
+	Audit *Audit
 }
 
 // ControlPlane is a running control plane.
@@ -101,7 +103,11 @@ func Start(ctx context.Context, config Config) (*ControlPlane, error) {
 	if err := c.issue(); err != nil {
 		return nil, err
 	}
-	return c, c.runHealthy(ctx, APIServer, c.apiServerArgs(), c.url+"/readyz")
+	audit, err := c.auditArgs()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.runHealthy(ctx, APIServer, append(c.apiServerArgs(), audit...), c.url+"/readyz")
 }
 
 // PublicURL returns where the API server is reached by those who are not on the node.
