@@ -21,9 +21,12 @@
 //   - Updates that change nothing but metadata pass unjudged, and what is being deleted counts for nothing: neither finalizers
 //     nor a cleaning up ever wait for this webhook.
 //
-// Only the controllers' own users may set, change or remove the labels that say which Service owns a rule. They are also the
-// only ones who may make the rules of one identity differ in affinity or source ranges: the Service controller changes
-// them in place, rule by rule, and the handler keeps all of them programmed meanwhile, with what the first by name says.
+// Only the controllers' own users may set, change or remove the labels that say which Service owns a rule.
+//
+// The rules of one identity have one affinity and the same source ranges, and a rule that joins them has to agree. What is there already is
+// changed in place, rule by rule, since to delete all but one would leave clients without backends: by the Service controller, which may make
+// its rules differ in both, and by hand in the affinity, with a warning that says which rules are left. The handler keeps all of them
+// programmed meanwhile, with what the first by name says.
 //
 // Like the controllers, the package registers on informer factories that it is given and starts none.
 package admission
