@@ -5216,16 +5216,22 @@ find_mode() {
 # before v1.17; and where a kube-ovn-controller that is there serves the same Services: told to by its flag, or by default,
 # which it does after v1.17.
 guard() {
-  local namespace said image version
+  local namespace said image version at args
+  local off='=(0|f|F|false|False|FALSE)$'
   [[ $ENABLE_NFTABLE_LB_SVC == true ]] || return 0
   [[ $MODE == alone ]] || kubectl get crd "$crd" >/dev/null 2>&1 ||
     die "there is no CRD $crd: install Kube-OVN first, or set MODE=alone"
   for namespace in $(printf '%s\n' "$NAMESPACE" kube-system | sort -u); do
     kubectl -n "$namespace" get deployment kube-ovn-controller >/dev/null 2>&1 || continue
-    said=$(kubectl -n "$namespace" get deployment kube-ovn-controller \
-      -o 'jsonpath={range .spec.template.spec.containers[*]}{range .command[*]}{@}{"\n"}{end}{range .args[*]}{@}{"\n"}{end}{end}' |
-      grep -E '^--?enable-nftable-lb-svc(=.*)?$' | tail -n 1) || true
-    image=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o 'jsonpath={.spec.template.spec.containers[0].image}')
+    # The container of that name, or else the first: what runs beside it has versions and flags of its own.
+    at='.spec.template.spec.containers[?(@.name=="kube-ovn-controller")]'
+    image=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={$at.image}")
+    if [[ -z $image ]]; then
+      at='.spec.template.spec.containers[0]'
+      image=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={$at.image}")
+    fi
+    args=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={range $at.command[*]}{@}{\"\\n\"}{end}{range $at.args[*]}{@}{\"\\n\"}{end}")
+    said=$(grep -E '^--?enable-nftable-lb-svc(=.*)?$' <<<"$args" | tail -n 1) || true
     version=$(sed -nE 's|^.*:v?([0-9]+)\.([0-9]+)\.[0-9]+[^:/]*$|\1 \2|p' <<<"${image%%@*}")
     if [[ -n $version ]]; then
       # shellcheck disable=SC2086  # two numbers
@@ -5234,7 +5240,8 @@ guard() {
         die "Deployment $namespace/kube-ovn-controller is of Kube-OVN $1.$2, whose gateways do not know share rules: upgrade it to v1.17"
       if [[ -z $said ]] && (($1 > 1 || $1 == 1 && $2 > 17)); then said="on by default in ${image##*:}"; fi
     fi
-    [[ -z $said || $said == *=false ]] ||
+    if [[ $(grep -E '^--?enable-lb(=.*)?$' <<<"$args" | tail -n 1) =~ $off ]]; then said=; fi
+    [[ -z $said || $said =~ $off ]] ||
       die "Deployment $namespace/kube-ovn-controller serves the same Services already ($said): switch it off there with --enable-nftable-lb-svc=false, or here with ENABLE_NFTABLE_LB_SVC=false"
   done
 }

@@ -153,6 +153,12 @@ func TestRefusesToServeTwice(t *testing.T) {
 				{name: "has it off", controller: stockController("kube-ovn:v1.18.0", "--v=3", "--enable-nftable-lb-svc=false")},
 				{name: "the last flag counts", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=true", "--enable-nftable-lb-svc=false")},
 				{name: "a version that cannot be read", controller: stockController("kube-ovn:latest")},
+				{name: "off in another spelling", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=F")},
+				{name: "no load balancing at all", controller: stockController("kube-ovn:v1.18.0", "--enable-lb=false")},
+				{
+					name:       "what runs beside it does not count",
+					controller: strings.Replace(stockController("kube-ovn:v1.17.0"), "containers: [", "containers: [{name: proxy, image: 'proxy:v2.0.0', args: [--enable-nftable-lb-svc]}, ", 1),
+				},
 				{name: "switched off here", controller: stockController("kube-ovn:v1.18.0"), values: set(l.enabled, false)},
 			} {
 				t.Run(tc.name, func(t *testing.T) {

@@ -100,18 +100,25 @@ is after v1.17.
 {{- $flag := .config.flag -}}
 {{- range $namespace := uniq (list .config.namespace "kube-system") -}}
 {{- $stock := lookup "apps/v1" "Deployment" $namespace "kube-ovn-controller" -}}
-{{- range $container := (dig "spec" "template" "spec" "containers" list $stock) -}}
+{{- /* The container of that name, or else the first: what runs beside it has versions and flags of its own. */ -}}
+{{- $containers := dig "spec" "template" "spec" "containers" list $stock -}}
+{{- $named := list -}}
+{{- range $containers -}}{{- if eq (default "" .name) "kube-ovn-controller" -}}{{- $named = append $named . -}}{{- end -}}{{- end -}}
+{{- with first (concat $named $containers) -}}
+{{- $container := . -}}
 {{- $said := "" -}}
+{{- $lb := true -}}
 {{- range $arg := concat (default list $container.command) (default list $container.args) -}}
 {{- if regexMatch "^--?enable-nftable-lb-svc(=.*)?$" $arg -}}{{- $said = $arg -}}{{- end -}}
+{{- if regexMatch "^--?enable-lb(=.*)?$" $arg -}}{{- $lb = not (regexMatch "=(0|f|F|false|False|FALSE)$" $arg) -}}{{- end -}}
 {{- end -}}
 {{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" (regexFind ":[^:/@]+(@.*)?$" (default "" $container.image)) -}}
-{{- $on := and $said (not (hasSuffix "=false" $said)) -}}
+{{- $on := and $said (not (regexMatch "=(0|f|F|false|False|FALSE)$" $said)) -}}
 {{- if and (not $said) $version -}}{{- $on = semverCompare ">=1.18.0-0" $version -}}{{- end -}}
 {{- if and $version (semverCompare "<1.17.0-0" $version) -}}
 {{- fail (printf "Deployment %s/kube-ovn-controller is of Kube-OVN %s, whose gateways do not know share rules: upgrade it to v1.17" $namespace $version) -}}
 {{- end -}}
-{{- if $on -}}
+{{- if and $on $lb -}}
 {{- fail (printf "Deployment %s/kube-ovn-controller serves the same Services already (%s): switch it off there with --enable-nftable-lb-svc=false, or here with --set %s=false" $namespace (default (printf "on by default in %s" $version) $said) $flag) -}}
 {{- end -}}
 {{- end -}}
