@@ -26,23 +26,48 @@ import (
 // Metrics are metric families by name.
 type Metrics map[string]*dto.MetricFamily
 
+// matching are the series of a metric that have all these labels.
+func (m Metrics) matching(name string, labels map[string]string) []*dto.Metric {
+	return slices.DeleteFunc(slices.Clone(m[name].GetMetric()), func(metric *dto.Metric) bool {
+		have := labelsOf(metric)
+		for name, value := range labels {
+			if have[name] != value {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func labelsOf(metric *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, pair := range metric.GetLabel() {
+		labels[pair.GetName()] = pair.GetValue()
+	}
+	return labels
+}
+
 // Sum adds up the series of a counter or gauge that have all these labels.
 func (m Metrics) Sum(name string, labels map[string]string) float64 {
 	sum := 0.0
-	for _, metric := range m[name].GetMetric() {
-		have := map[string]string{}
-		for _, pair := range metric.GetLabel() {
-			have[pair.GetName()] = pair.GetValue()
-		}
-		matches := true
-		for name, value := range labels {
-			matches = matches && have[name] == value
-		}
-		if matches {
-			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
-		}
+	for _, metric := range m.matching(name, labels) {
+		sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
 	}
 	return sum
+}
+
+// Histogram adds up the series of a histogram that have all these labels.
+func (m Metrics) Histogram(name string, labels map[string]string) (count uint64, sum float64) {
+	for _, metric := range m.matching(name, labels) {
+		count += metric.GetHistogram().GetSampleCount()
+		sum += metric.GetHistogram().GetSampleSum()
+	}
+	return count, sum
+}
+
+// Series counts the series of a metric that have all these labels.
+func (m Metrics) Series(name string, labels map[string]string) int {
+	return len(m.matching(name, labels))
 }
 
 func parseMetrics(r io.Reader) (Metrics, error) {
@@ -123,10 +148,7 @@ func (c *Cluster) Calls(ctx context.Context, gateway string) Calls {
 	calls := Calls{}
 	for _, metrics := range all {
 		for _, metric := range metrics["kube_ovn_nat_gateway_calls_total"].GetMetric() {
-			labels := map[string]string{}
-			for _, pair := range metric.GetLabel() {
-				labels[pair.GetName()] = pair.GetValue()
-			}
+			labels := labelsOf(metric)
 			if labels["gateway"] == gateway {
 				calls[labels["verb"]] += int(metric.GetCounter().GetValue())
 			}
