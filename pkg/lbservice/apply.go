@@ -167,6 +167,11 @@ func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) er
 		return nil
 	}
 	status, events := DecideStatus(s, o, c.timestamp())
+	if rest := c.programming.rest(s, status, c.now()); rest > 0 {
+		// Mostly there will be nothing to say by then. Whatever else is new waits for it.
+		c.queue.AddAfter(s.Key, rest)
+		return nil
+	}
 	patch, err := statusPatch(s.Service, status)
 	if err != nil {
 		return err

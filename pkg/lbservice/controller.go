@@ -40,6 +40,8 @@ const (
 	// readyDelay gathers the rules that become ready one after the other. It changes only what the Service's condition says, and for
 	// a Service of a thousand backends, each of them would be a pass.
 	readyDelay = 50 * time.Millisecond
+	// programmingDelay is how long a Service whose rules were all in place may be without some of them before its condition says so.
+	programmingDelay = time.Second
 	// busyDelay is when a pass is tried again whose EIP is taken.
 	busyDelay = 10 * time.Millisecond
 )
@@ -74,13 +76,14 @@ type Controller struct {
 	metrics  *Metrics
 	opts     Options
 
-	in       inputs
-	queue    workqueue.TypedRateLimitingInterface[sharenat.Owner]
-	written  *written
-	statuses *statuses
-	told     *told
-	now      func() time.Time
-	swept    chan struct{}
+	in          inputs
+	queue       workqueue.TypedRateLimitingInterface[sharenat.Owner]
+	written     *written
+	statuses    *statuses
+	programming *transition
+	told        *told
+	now         func() time.Time
+	swept       chan struct{}
 	// eipLocks make the passes over one EIP take turns, so that none decides while another writes.
 	eipLocks [lockStripes]sync.Mutex
 }
@@ -98,16 +101,17 @@ func New(opts Options) (*Controller, error) {
 	}
 	core, ovn := opts.KubeInformers.Core().V1(), opts.KubeOvnInformers.Kubeovn().V1()
 	c := &Controller{
-		kube:     opts.KubeClient,
-		kubeOvn:  opts.KubeOvnClient,
-		recorder: opts.Recorder,
-		metrics:  opts.Metrics,
-		opts:     opts,
-		now:      time.Now,
-		swept:    make(chan struct{}),
-		written:  newWritten(time.Now),
-		statuses: newStatuses(),
-		told:     newTold(),
+		kube:        opts.KubeClient,
+		kubeOvn:     opts.KubeOvnClient,
+		recorder:    opts.Recorder,
+		metrics:     opts.Metrics,
+		opts:        opts,
+		now:         time.Now,
+		swept:       make(chan struct{}),
+		written:     newWritten(time.Now),
+		statuses:    newStatuses(),
+		programming: newTransition(),
+		told:        newTold(),
 		in: inputs{
 			services: core.Services().Informer(),
 			slices:   opts.KubeInformers.Discovery().V1().EndpointSlices().Informer(),
@@ -215,6 +219,7 @@ func (c *Controller) sync(ctx context.Context, key sharenat.Owner) (waiting bool
 	if p.snapshot.Service == nil {
 		c.told.forget(key)
 		c.statuses.forget(key)
+		c.programming.forget(key)
 		c.metrics.setReason(key, "")
 		c.opts.Latency.Forget(key)
 		return false, err

@@ -187,6 +187,8 @@ func TestRuleBeingDeleted(t *testing.T) {
 		rule := cl.listRules()[0]
 		cl.put(deleting(rule.DeepCopy()))
 		cl.settle()
+		time.Sleep(programmingDelay) // virtual
+		cl.settle()
 		cl.writes()
 		time.Sleep(10 * time.Minute) // virtual
 		cl.settle()
@@ -807,9 +809,34 @@ func TestReadyFollowsTheRules(t *testing.T) {
 		rule.Status.Ready = false
 		cl.put(rule)
 		cl.settle()
+		time.Sleep(programmingDelay) // virtual
+		cl.settle()
 		if got := cl.readyReason(testService); got != ReasonProgramming {
 			t.Errorf("reason: %s", got)
 		}
+	})
+}
+
+// What is over in a moment is not told.
+func TestAMomentOfProgrammingIsNotTold(t *testing.T) {
+	inCluster(t, plan(newService(testService), webPod(), webSlice()), func(cl *cluster) {
+		cl.setHandler(false)
+		cl.writes()
+		rule := cl.listRules()[0]
+		rule.Status.Ready = false
+		cl.put(rule)
+		cl.settle()
+		time.Sleep(programmingDelay / 2) // virtual
+		rule = cl.listRules()[0]
+		rule.Status.Ready = true
+		cl.put(rule)
+		cl.settle()
+		time.Sleep(2 * programmingDelay) // virtual
+		cl.settle()
+		if got := cl.writes(); len(got) > 0 {
+			t.Errorf("writes: %v", got)
+		}
+		cl.wantServed()
 	})
 }
 

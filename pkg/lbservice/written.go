@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -179,4 +181,47 @@ func (st *statuses) forget(key sharenat.Owner) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	delete(st.services, key)
+}
+
+// transition remembers since when Services that were programmed are being programmed anew. A change of backends is programmed long before
+// anybody could act on the condition saying so: two writes each, at the very moment when the API server and the gateway
+// work on the rules.
+type transition struct {
+	mu    sync.Mutex
+	since map[sharenat.Owner]time.Time
+}
+
+func newTransition() *transition { return &transition{since: map[sharenat.Owner]time.Time{}} }
+
+// rest says how long a status may still be held back: one that differs from the Service's by nothing but that its rules, all of
+// which were in place, are not just now.
+func (t *transition) rest(s *Snapshot, status *corev1.ServiceStatus, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !onlyProgramming(s.Service, status) {
+		delete(t.since, s.Key)
+		return 0
+	}
+	since, ok := t.since[s.Key]
+	if !ok {
+		since, t.since[s.Key] = now, now
+	}
+	return since.Add(programmingDelay).Sub(now)
+}
+
+func (t *transition) forget(key sharenat.Owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.since, key)
+}
+
+func onlyProgramming(svc *corev1.Service, after *corev1.ServiceStatus) bool {
+	was := meta.FindStatusCondition(svc.Status.Conditions, ConditionReady)
+	is := meta.FindStatusCondition(after.Conditions, ConditionReady)
+	if was == nil || is == nil || was.Reason != ReasonProgrammed || is.Reason != ReasonProgramming || was.ObservedGeneration != svc.Generation {
+		return false
+	}
+	undone := after.DeepCopy()
+	*meta.FindStatusCondition(undone.Conditions, ConditionReady) = *was
+	return equality.Semantic.DeepEqual(&svc.Status, undone)
 }
