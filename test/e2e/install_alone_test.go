@@ -78,8 +78,10 @@ var _ = Describe("Installing where there is no Kube-OVN", Ordered, Serial, Lab, 
 			Expect(err).NotTo(HaveOccurred(), output)
 			return output
 		}
+		By("a dry run")
 		Expect(run("--dry-run")).To(ContainSubstring("mode alone: the CRDs are of an earlier installation"))
 		Expect(since(ctx, before)).To(Equal(left), "after a dry run")
+		By("installing")
 		Expect(run()).To(ContainSubstring("are served"))
 		user.served(ctx)
 		refusesNonsense(ctx, user.EIP)
@@ -90,10 +92,12 @@ var _ = Describe("Installing where there is no Kube-OVN", Ordered, Serial, Lab, 
 			Expect(err).NotTo(HaveOccurred())
 			return deployment.Generation
 		}
+		By("again")
 		was := generation()
 		user.undisturbed(ctx, "install.sh again", func() { run() })
 		Expect(generation()).To(Equal(was), "the Deployment should not have changed")
 
+		By("uninstalling")
 		user.withdrawn(ctx, run("--uninstall"))
 		Expect(since(ctx, before)).To(Equal(left[:len(left)-1]), "it takes the Secret with it")
 	})

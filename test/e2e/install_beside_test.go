@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -188,7 +187,7 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 				rules, err := user.Rules(ctx, "web")
 				g.Expect(err).NotTo(HaveOccurred())
 				for i := range rules {
-					g.Expect(fmt.Sprint(rules[i].Spec.SessionAffinity)).To(Equal(map[corev1.ServiceAffinity]string{corev1.ServiceAffinityClientIP: "ClientIP"}[affinity]))
+					g.Expect(rules[i].Spec.SessionAffinity).To(Equal(map[corev1.ServiceAffinity]string{corev1.ServiceAffinityClientIP: "ClientIP"}[affinity]))
 					g.Expect(rules[i].Status.Ready).To(BeTrue())
 				}
 			}).Should(Succeed())
@@ -213,9 +212,12 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 			Expect(err).NotTo(HaveOccurred(), output)
 			return output
 		}
+		By("installing")
 		Expect(run()).To(And(ContainSubstring("mode beside: Kube-OVN was found"), ContainSubstring("are served")))
 		user.served(ctx)
+		By("again")
 		user.undisturbed(ctx, "install.sh again, beside", func() { run() })
+		By("uninstalling")
 		user.withdrawn(ctx, run("--uninstall"))
 		Expect(since(ctx, before)).To(HaveExactElements("lease.coordination.k8s.io/" + deployed))
 		unchanged(ctx)
@@ -224,6 +226,7 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 	It("by the second chart works as well, until it is switched off", func(ctx SpecContext) {
 		release(ctx, "install", "second", slices.Concat([]string{secondChart.path()}, secondChart.on())...)
 		user.served(ctx)
+		By("switching it off")
 		user.withdrawn(ctx, release(ctx, "upgrade", "second", secondChart.path(), "--set="+secondChart.enabled+"=false"))
 		release(ctx, "uninstall", "second")
 		unchanged(ctx)
