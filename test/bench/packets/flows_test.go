@@ -11,7 +11,7 @@ import (
 
 func TestCrowds(t *testing.T) {
 	ids := identities([]sharenat.Share{share(0, 80, 1, none), share(1, 81, 1, none), share(2, 82, 1, none)})
-	ranges := sourceRanges()
+	ranges := sourceRanges(16, 24, 32)
 	for _, tc := range []struct {
 		name    string
 		crowd   crowd
