@@ -14,7 +14,7 @@ import (
 )
 
 // scrape reads the metrics of the controller that leads.
-func (b *balancer) scrape(g Gomega, ctx context.Context) Metrics {
+func (b *balancer) scrape(ctx context.Context, g Gomega) Metrics {
 	all, err := b.ControllerMetrics(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, metrics := range all {
@@ -32,14 +32,14 @@ var _ = Describe("The controller's metrics", Lab, func() {
 		b := newBalancer(ctx, 2, TCP(80), UDP(53))
 		gateway := map[string]string{"gateway": b.Net.Name}
 		const programming = "kube_ovn_nftable_lb_programming_duration_seconds"
-		before, _ := b.scrape(Default, ctx).Histogram(programming, gateway)
+		before, _ := b.scrape(ctx, Default).Histogram(programming, gateway)
 
 		By("a change of endpoints")
 		start := time.Now()
 		b.Scale(ctx, "web", 4)
 		b.Settle(ctx, 4)
 		Wait(ctx, func(g Gomega, ctx context.Context) {
-			metrics := b.scrape(g, ctx)
+			metrics := b.scrape(ctx, g)
 			count, sum := metrics.Histogram(programming, gateway)
 			g.Expect(count).To(BeNumerically(">", before), "changes that were measured")
 			// The time of the Service's creation is that of the second before.
@@ -50,7 +50,7 @@ var _ = Describe("The controller's metrics", Lab, func() {
 
 		By("what the gateway is like")
 		Wait(ctx, func(g Gomega, ctx context.Context) {
-			metrics := b.scrape(g, ctx)
+			metrics := b.scrape(ctx, g)
 			with := func(label, value string) map[string]string {
 				return map[string]string{"gateway": b.Net.Name, label: value}
 			}
@@ -81,7 +81,7 @@ var _ = Describe("The controller's metrics", Lab, func() {
 		Expect(b.KubeOvn.KubeovnV1().IptablesEIPs().Delete(ctx, b.EIP, metav1.DeleteOptions{})).To(Succeed())
 		Expect(b.KubeOvn.KubeovnV1().VpcNatGateways().Delete(ctx, b.Net.Name, metav1.DeleteOptions{})).To(Succeed())
 		Wait(ctx, func(g Gomega, ctx context.Context) {
-			metrics := b.scrape(g, ctx)
+			metrics := b.scrape(ctx, g)
 			for name := range metrics {
 				g.Expect(metrics.Series(name, gateway)).To(BeZero(), "series of %s", name)
 			}
