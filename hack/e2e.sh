@@ -25,7 +25,8 @@ ginkgo=("$OUTPUT/bin/ginkgo" -v)
 [[ -t 1 ]] || ginkgo+=(--no-color)
 artifacts=$OUTPUT/artifacts/e2e
 
-# on_lab DIR FLAG… -- OPTION… runs the specs that a lab with these flags is for; options go to ginkgo.
+# on_lab DIR FLAG… -- OPTION… runs the specs that a lab with these flags is for; options go to ginkgo. With "in_place=exec" it
+# takes the shell's place, so that who ends the one ends the other.
 on_lab() {
   local dir=$1 flags=()
   shift
@@ -33,7 +34,7 @@ on_lab() {
     flags+=("$1")
     shift
   done
-  "$OUTPUT/bin/kube-ovn-lab" run --artifacts "$dir" "${flags[@]}" -- "${ginkgo[@]}" "${@:2}" "$specs"
+  ${in_place:-} "$OUTPUT/bin/kube-ovn-lab" run --artifacts "$dir" "${flags[@]}" -- "${ginkgo[@]}" "${@:2}" "$specs"
 }
 
 # installing OPTION… shows installing in both situations, each in a lab of its own. Both mostly wait: they do so together.
@@ -44,9 +45,9 @@ installing() {
   # which a controller dies.
   local stock=(--kube-ovn=stock --controller-arg=--enable-nftable-lb-svc=false
     --controller-arg=--leader-elect-lease-duration=60s --controller-arg=--leader-elect-renew-deadline=50s)
-  on_lab "$artifacts/alone" --quiet --kube-ovn=none --no-controller -- "$@" >"$artifacts/alone.log" 2>&1 &
+  in_place="exec" on_lab "$artifacts/alone" --quiet --kube-ovn=none --no-controller -- "$@" >"$artifacts/alone.log" 2>&1 &
   pids[alone]=$!
-  on_lab "$artifacts/beside" --quiet "${stock[@]}" -- "$@" >"$artifacts/beside.log" 2>&1 &
+  in_place="exec" on_lab "$artifacts/beside" --quiet "${stock[@]}" -- "$@" >"$artifacts/beside.log" 2>&1 &
   pids[beside]=$!
   # shellcheck disable=SC2064  # these two, whatever comes
   trap "kill ${pids[*]} 2>/dev/null || true" EXIT
