@@ -110,11 +110,12 @@ func (w *stockWatch) clear(ctx context.Context) error {
 func (w *stockWatch) guard(ctx context.Context) error {
 	for {
 		now := w.look()
-		if line := now.rival(w.self); line != "" {
-			return errors.New(line)
+		line := now.rival(w.self)
+		if pods := now.leaving(w.self); line == "" && len(pods) > 0 {
+			line = fmt.Sprintf("Pod %s serves the same Services: switch it off there with --%s=false, or here with the same flag", pods[0], serveFlag)
 		}
-		if pods := now.leaving(w.self); len(pods) > 0 {
-			return fmt.Errorf("Pod %s serves the same Services: switch it off there with --%s=false, or here with the same flag", pods[0], serveFlag)
+		if line != "" {
+			return errors.New(line)
 		}
 		if !w.next(ctx) {
 			return nil

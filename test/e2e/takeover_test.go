@@ -75,18 +75,19 @@ func (b *balancer) stockRules(ctx context.Context, services ...string) map[strin
 
 // stockScript is the gateway's table as the script of Kube-OVN's own controller leaves it for these ports: with a ClientIP timeout, or 0.
 func (b *balancer) stockScript(timeouts map[corev1.ServicePort]int32) string {
-	text := `add table ip kube-ovn
+	var text strings.Builder
+	text.WriteString(`add table ip kube-ovn
 delete table ip kube-ovn
 add table ip kube-ovn
 add chain ip kube-ovn prerouting { type nat hook prerouting priority -150; policy accept; }
 add map ip kube-ovn service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
 add rule ip kube-ovn prerouting ip daddr . ip protocol . th dport vmap @service-ips
-`
+`)
 	for port, timeout := range timeouts {
 		protocol := strings.ToLower(string(port.Protocol))
 		sum := md5.Sum(fmt.Appendf(nil, "%s:%d:%s", b.Addr, port.Port, protocol))
 		hash := hex.EncodeToString(sum[:])[:12]
-		text += "add chain ip kube-ovn dnat-" + hash + "\n"
+		fmt.Fprintf(&text, "add chain ip kube-ovn dnat-%s\n", hash)
 		var targets, pins []string
 		for i, backend := range b.Backends() {
 			to := fmt.Sprintf("meta l4proto %s dnat to %s:%s", protocol, backend, port.TargetPort.String())
@@ -96,7 +97,7 @@ add rule ip kube-ovn prerouting ip daddr . ip protocol . th dport vmap @service-
 			if timeout == 0 {
 				continue
 			}
-			text += fmt.Sprintf(`add set ip kube-ovn aff-%[1]s { type ipv4_addr; size 65535; flags dynamic,timeout; timeout %[2]ds; }
+			fmt.Fprintf(&text, `add set ip kube-ovn aff-%[1]s { type ipv4_addr; size 65535; flags dynamic,timeout; timeout %[2]ds; }
 add chain ip kube-ovn ep-%[1]s
 add rule ip kube-ovn ep-%[1]s update @aff-%[1]s { ip saddr timeout %[2]ds }
 add rule ip kube-ovn ep-%[1]s %[3]s
@@ -107,10 +108,10 @@ add rule ip kube-ovn dnat-%[4]s ip saddr @aff-%[1]s goto ep-%[1]s
 		if timeout > 0 {
 			draw = fmt.Sprintf("numgen random mod %d vmap { %s }", len(pins), strings.Join(pins, ", "))
 		}
-		text += fmt.Sprintf("add rule ip kube-ovn dnat-%s %s\nadd element ip kube-ovn service-ips { %s . %s . %d : goto dnat-%[1]s }\n",
+		fmt.Fprintf(&text, "add rule ip kube-ovn dnat-%s %s\nadd element ip kube-ovn service-ips { %s . %s . %d : goto dnat-%[1]s }\n",
 			hash, draw, b.Addr, protocol, port.Port)
 	}
-	return text
+	return text.String()
 }
 
 // externalIPs are all that a Service's EXTERNAL-IP has been since a version of it.

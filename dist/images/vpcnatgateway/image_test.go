@@ -118,8 +118,13 @@ func TestImageOnStock(t *testing.T) {
 		return root.run(g, stdin, append([]string{"bash", "/kube-ovn/nat-gateway.sh"}, args...)...)
 	}
 	for _, args := range [][]string{
-		{"floating-ip-add", eip + ",10.1.0.9"}, {"floating-ip-del", eip + ",10.1.0.9"}, {"snat-add", eip + ",10.1.0.0/24,--random"}, {"snat-del", eip + ",10.1.0.0/24"},
-		{"qos-add", "ingress,net1,1"}, {"eip-ingress-qos-add", "x y", "", "$z"}, {"hairpin-snat-add", "a"},
+		{"floating-ip-add", eip + ",10.1.0.9"},
+		{"floating-ip-del", eip + ",10.1.0.9"},
+		{"snat-add", eip + ",10.1.0.0/24,--random"},
+		{"snat-del", eip + ",10.1.0.0/24"},
+		{"qos-add", "ingress,net1,1"},
+		{"eip-ingress-qos-add", "x y", "", "$z"},
+		{"hairpin-snat-add", "a"},
 	} {
 		want := fmt.Sprintf("stock %d %s\nin", len(args), strings.Join(args, " "))
 		out, err := script("in", args...)
