@@ -68,7 +68,7 @@ func TestFailureChangesNothing(t *testing.T) {
 		"nft cannot list, delta": {nft, `case "$*" in *list*) exit 1;; esac`, []string{"nft-dnat-map-del", eip + ",80,tcp"}, "", "reading the kernel"},
 		"listing":                {nft, `case "$*" in *list*) echo "netlink: no" >&2; exit 1;; esac`, []string{"nft-dnat-map-list"}, "", "reading the kernel: ruleset: netlink: no"},
 		"half a ruleset":         {nft, `case "$*" in *ruleset*) echo "table ip kube-ovn {"; exit 1;; esac`, []string{"nft-dnat-map-list"}, "", "reading the kernel"},
-		"md5sum missing":         {"md5sum", `exit 127`, []string{"nft-dnat-map-add", eip + ",80,tcp," + p3}, "", "reading the kernel: chains"},
+		"md5sum missing":         {"md5sum", `exit 127`, []string{"nft-dnat-map-add", eip + ",82,tcp," + p3}, "", "reading the kernel: chains"},
 		"iptables refuses":       {restore, `echo no >&2; exit 4`, []string{"dnat-add", eip + ",99,tcp,10.1.0.9,99"}, "", "iptables refused: no"},
 		"iptables cannot list":   {"iptables", `exit 4`, []string{"dnat-add", eip + ",99,tcp,10.1.0.9,99"}, "", "iptables cannot list nat"},
 	} {
@@ -138,7 +138,7 @@ func TestChainsThatCannotBeDeletedYet(t *testing.T) {
 	g := newGateway(t)
 	g.set(share("tcp:80", p1, p2+" masquerade"), sticky(60, share("tcp:81", p1)))
 	good := len(g.env)
-	g.shim("nft", `[ "$1" != -f ] || ! grep -q "^delete chain" "$2" || { echo "Error: Device or resource busy" >&2; exit 1; }`+"\nexec "+pathOf(t, "nft")+` "$@"`)
+	g.shim("nft", `[ "$1" != -f ] || [ "$2" = - ] || ! grep -q "^delete chain" "$2" || { echo "Error: Device or resource busy" >&2; exit 1; }`+"\nexec "+pathOf(t, "nft")+` "$@"`)
 	g.shim("sleep", "exit 0")
 	g.run("", "nft-dnat-map-del", eip+",80,tcp", eip+",81,tcp")
 	l := g.listing()

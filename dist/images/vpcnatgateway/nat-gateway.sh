@@ -35,6 +35,8 @@
 #                              The second jump then pins the client anew.
 #     drop                   at the end of dnat-<h>, see below
 #   src-<h>                  one rule a prefix length that returns, then drop
+#   dnat-<h>-<kind>          empty, led to by nothing: says of what kind the identity
+#                            is, see "The short way"
 #   postrouting (nat, 90)    eip . proto . dport, as the client sent it, vmap @masquerade-ips
 #   masq-<h>                 masquerade, to all backends or to a set of them
 #
@@ -59,6 +61,19 @@
 # address and port, so pins survive whatever comes and goes around their backend.
 # The ct mark stays on the connection and nobody else here uses it: iptables'
 # VPC_MARK is on the packet's mark.
+#
+# The short way. A change of backends is what a gateway is called for most, and what
+# else there is in it must not slow it down. But whoever adds a rule with nft 1.0.6 waits
+# until nft has read all sets of all tables from the kernel, anonymous ones as well, and
+# so does whoever deletes anything or asks what is there. Three commands do not: "add
+# chain" with its rules in braces, "add map" with its elements, and "flush chain", which
+# fails where there is no such chain. So the chain dnat-<h>-<kind> is a promise that
+# the identity has the objects of that kind (timeout of the pins, source ranges,
+# masquerading) and no others. A transaction that begins with flushing it fails as a
+# whole where the promise does not hold, and then the long way is taken; where it
+# holds nothing has to be asked, or deleted. Older scripts take the chain for a leftover of
+# the identity that they change, and remove it. What kind an identity was given last is
+# also in a file beside the lock. That is only a hint which saves trying in vain.
 
 set -euo pipefail
 export LC_ALL=C
@@ -71,8 +86,12 @@ readonly ROUTE_METRIC=196  # behind connected routes, which must not be replaced
 # goes on from there: a call that still waited then would put back what has changed since.
 readonly LOCK_WAIT=20
 
+# From how many identities in a call on the long way is as good.
+readonly SHORT_MAX=32
+
 VERB=${1:-}
 TMP=
+KINDS= # the directory of hints, "" where the short way cannot be taken
 
 # What tools say names the room, which is another one each time. The caller tells what is new by the text.
 fail() {
@@ -96,6 +115,12 @@ make_room() {
 	trap 'rm -rf -- "$TMP"' EXIT
 }
 
+# leave ends a call in which all went well.
+leave() {
+	trap - EXIT
+	exec rm -rf -- "$TMP"
+}
+
 # One lock a gateway. Nothing that outlives a call is ever started, so the lock
 # goes with this process. From here on a hang-up of the caller does not stop the
 # call halfway between nft and conntrack.
@@ -105,6 +130,21 @@ take_lock() {
 	exec 9>"$dir/nat-gateway.lock"
 	flock -w "$LOCK_WAIT" 9 || fail "another call holds $dir/nat-gateway.lock for more than ${LOCK_WAIT}s"
 	trap '' HUP INT TERM PIPE
+	KINDS=$dir/nat-gateway.kinds
+}
+
+# know_kinds finds out whether this nft can take the short way: 1.0.6 as it was released
+# ignores rules in the braces of a chain, and so has nothing against one that leads
+# nowhere. That is asked once a container.
+know_kinds() {
+	if [[ ! -e $KINDS ]]; then
+		if printf 'add table ip %s\nadd chain ip %s probe { goto nowhere; }\n' "$TABLE" "$TABLE" | nft -c -f - 2>/dev/null; then
+			: 2>/dev/null >"$KINDS" || true
+		else
+			mkdir -- "$KINDS" 2>/dev/null || true
+		fi
+	fi
+	[[ -d $KINDS && -w $KINDS ]] || KINDS=
 }
 
 # save_args ARG… writes the arguments one a line, for the parser.
@@ -147,21 +187,21 @@ function oops(what) {
 	exit 1
 }
 
-# The number of an IPv4 address, -1 where it is none.
-function ipnum(s,    o, i, n) {
-	if (split(s, o, ".") != 4) return -1
-	n = 0
-	for (i = 1; i <= 4; i++) {
-		if (o[i] !~ /^(0|[1-9][0-9]?[0-9]?)$/ || o[i] + 0 > 255) return -1
-		n = n * 256 + o[i]
-	}
-	return n
+# The number of an IPv4 address, -1 where it is none. As there are many addresses, their
+# parts are looked up, not matched.
+function ipnum(s,    o, i) {
+	if (!(255 in octet)) for (i = 0; i < 256; i++) octet[i ""] = i
+	if (split(s, o, ".") != 4 || !(o[1] in octet) || !(o[2] in octet) || !(o[3] in octet) || !(o[4] in octet)) return -1
+	return octet[o[1]] * 16777216 + octet[o[2]] * 65536 + octet[o[3]] * 256 + octet[o[4]]
 }
 function ipstr(n) {
 	return int(n / 16777216) "." int(n / 65536) % 256 "." int(n / 256) % 256 "." n % 256
 }
 function isport(s) {
-	return s ~ /^[1-9][0-9]?[0-9]?[0-9]?[0-9]?$/ && s + 0 <= 65535
+	if (s in port_seen) return 1
+	if (s !~ /^[1-9][0-9]?[0-9]?[0-9]?[0-9]?$/ || s + 0 > 65535) return 0
+	port_seen[s] = 1
+	return 1
 }
 
 # An IPv4 prefix: sets P_num and P_len; hostbits says whether an address with its
@@ -228,7 +268,8 @@ function sources(list, line,    s, n, i, keys, vals, out, last) {
 #   conntrack  which connections the change leaves without their backend
 #   retime     maps whose pins are to get another timeout
 #
-# mode: sync | add | del. deep: read all of what is there, not only chain names.
+# mode: sync | add | del. way: short, and long where it cannot be taken; long: read the names of
+# what is there; deep: read all of it.
 # shellcheck disable=SC2016
 readonly AWK_PLAN='
 function known(k) { return k in index_of }
@@ -259,17 +300,23 @@ function new_backend(i, ip, port, masq, line,    num) {
 	num = ipnum(ip)
 	if (num < 0) die(line, "not an IPv4 address", ip)
 	if (!isport(port)) die(line, "not a port (1-65535)", port)
-	n_be[i]++
-	be_key[i, n_be[i]] = num * 65536 + port
-	be_val[i, n_be[i]] = ip " . " port
-	be_masq[i, be_val[i, n_be[i]]] = masq
-	if (masq) n_masq[i]++
+	add_backend(i, num, ip, port, masq)
+}
+function add_backend(i, num, ip, port, masq,    j) {
+	j = i SUBSEP (++n_be[i])
+	be_key[j] = num * 65536 + port
+	be_val[j] = ip " . " port
+	if (masq) { be_masq[i, be_val[j]] = 1; n_masq[i]++ }
 }
 
 # Sorts the backends of identity i; says which one is there twice, "" if none is.
-function settle(i,    j, keys, vals, n, m) {
+function settle(i,    j, keys, vals, n, m, k, last) {
 	n = n_be[i]
-	for (j = 2; j <= n && be_key[i, j - 1] < be_key[i, j]; j++);
+	for (j = 1; j <= n; j++) {
+		k = be_key[i, j]
+		if (k <= last) break
+		last = k
+	}
 	if (j > n) return ""
 	for (j = 1; j <= n; j++) { keys[j] = be_key[i, j]; vals[j] = be_val[i, j] }
 	sort(keys, vals, n)
@@ -291,9 +338,14 @@ function finish(i, line,    dup) {
 	if (dup != "") die(at_line[i], "backend named twice", dup)
 }
 
-function read_sync(    line, nr, f, n, i, ended, state) {
+function read_sync(    line, nr, f, n, i, ended, num) {
 	while ((getline line < input) > 0) {
 		nr++
+		# Most lines are good ones of a backend and no more.
+		if (i && !ended && split(line, f, " ") == 3 && line == "backend " f[2] " " f[3] && (num = ipnum(f[2])) >= 0 && isport(f[3])) {
+			add_backend(i, num, f[2], f[3], 0)
+			continue
+		}
 		if (line ~ /[^ -~]/) die(nr, "not plain ASCII", line)
 		if (ended) die(nr, "something after end", line)
 		n = split(line, f, /[ ]/)
@@ -422,6 +474,31 @@ function verdicts(map, line,    e, n, i, f, k) {
 		else masq_there[k] = 1
 	}
 }
+# --- of what kind the identities are ---------------------------------------
+
+# kind names all that decides which objects identity i has: the timeout of its pins, and
+# whether it has source ranges and masquerading.
+function kind(i) {
+	return (aff_of[i] == "none" ? 0 : timeout_of[i]) (src_of[i] != "" ? "s" : "") (n_masq[i] ? "m" : "")
+}
+function hint(i) { return kinds "/" eip[i] ":" dport[i] ":" l4[i] }
+function promise(i) { return "dnat-" hash[i] "-" kind(i) }
+
+# Whether every identity of the call is, by the hints, of the kind that it was; then
+# their hashes are known as well.
+function all_known(    i, line, f, n) {
+	if (way != "short" || !promising) return 0
+	for (i = 1; i <= n_ids; i++) {
+		if (removed[i]) return 0
+		line = ""
+		n = (getline line < hint(i))
+		if (n >= 0) close(hint(i))
+		if (n != 1 || split(line, f, " ") != 2 || length(f[1]) != 12 || f[1] ~ /[^0-9a-f]/ || f[2] != kind(i)) return 0
+		hash[i] = f[1]
+	}
+	return 1
+}
+
 function read_kernel(    i) {
 	if (n_ids) {
 		for (i = 1; i <= n_ids; i++) {
@@ -458,19 +535,19 @@ function later(s) { print s > sweep; swept = 1 }
 
 function base() {
 	emit("add table ip " table)
-	emit("add map ip " table " service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }")
-	emit("add map ip " table " masquerade-ips { type ipv4_addr . inet_proto . inet_service : verdict; }")
+	emit(verdict_map("service-ips", ""))
+	emit(verdict_map("masquerade-ips", ""))
 	# -150: before the nat rules of iptables at -100. The first to translate wins,
 	# so a share identity beats an exclusive DNAT.
 	emit("add chain ip " table " prerouting { type nat hook prerouting priority -150; }")
 	emit("flush chain ip " table " prerouting")
-	emit("add rule ip " table " prerouting ip daddr . meta l4proto . th dport vmap @service-ips")
+	emit(rule("prerouting") "ip daddr . meta l4proto . th dport vmap @service-ips" tail)
 	# 90: before the SNAT rules of iptables at 100, the hairpin among them.
 	emit("add chain ip " table " postrouting { type nat hook postrouting priority 90; }")
 	emit("flush chain ip " table " postrouting")
 	# nft 1.0.6 types proto-dst only after a match on the protocol.
-	emit("add rule ip " table " postrouting ct status dnat meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips")
-	emit("add rule ip " table " postrouting ct status dnat meta l4proto udp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips")
+	emit(rule("postrouting") "ct status dnat meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips" tail)
+	emit(rule("postrouting") "ct status dnat meta l4proto udp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips" tail)
 }
 
 # The mark of a backend, made from its address and port alone, so that it does not
@@ -484,12 +561,23 @@ function mark_of(k, used,    m, num, port, s) {
 	return s
 }
 
-function rule(chain) { return "add rule ip " table " " chain " " }
+# A rule begins with rule() and ends with tail, which is "" on the long way.
+function rule(chain) {
+	if (short) return "add chain ip " table " " chain " { "
+	return "add rule ip " table " " chain " "
+}
+function verdict_map(map, elements) {
+	return "add map ip " table " " map " { type ipv4_addr . inet_proto . inet_service : verdict; " elements "}"
+}
+function put_verdict(map, k, v) {
+	if (short) emit(verdict_map(map, "elements = { " k " : " v " } "))
+	else emit("add element ip " table " " map " { " k " : " v " }")
+}
 
 # Opens a chain for new content: whatever is in it goes, in the same transaction.
 function open(chain) {
 	emit("add chain ip " table " " chain)
-	if (chain in have) emit("flush chain ip " table " " chain)
+	if (short || (chain in have)) emit("flush chain ip " table " " chain)
 	keep[chain] = 1
 }
 
@@ -506,32 +594,32 @@ function put_sources(i, h,    s, n, j, p, len, lens, list, chain) {
 	}
 	for (len = 0; len <= 32; len++) {
 		if (!(len in lens)) continue
-		if (len == 0) emit(rule(chain) "return")
-		else if (lens[len] == 1) emit(rule(chain) "ip saddr " list[len] "/" len " return")
-		else if (len == 32) emit(rule(chain) "ip saddr { " list[len] " } return")
-		else emit(rule(chain) "ip saddr & " mask(len) " { " list[len] " } return")
+		if (len == 0) emit(rule(chain) "return" tail)
+		else if (lens[len] == 1) emit(rule(chain) "ip saddr " list[len] "/" len " return" tail)
+		else if (len == 32) emit(rule(chain) "ip saddr { " list[len] " } return" tail)
+		else emit(rule(chain) "ip saddr & " mask(len) " { " list[len] " } return" tail)
 	}
-	emit(rule(chain) "drop")
+	emit(rule(chain) "drop" tail)
 }
 function put_masquerade(i, h,    chain, j, sep) {
 	chain = "masq-" h
 	open(chain)
-	if (n_masq[i] == n_be[i]) emit(rule(chain) "masquerade")
+	if (n_masq[i] == n_be[i]) emit(rule(chain) "masquerade" tail)
 	else {
 		printf "%sip daddr . th dport { ", rule(chain) > apply
 		sep = ""
-		for (j = 1; j <= n_be[i]; j++) if (be_masq[i, be_val[i, j]]) {
+		for (j = 1; j <= n_be[i]; j++) if ((i SUBSEP be_val[i, j]) in be_masq) {
 			printf "%s%s", sep, be_val[i, j] > apply
 			sep = ", "
 		}
-		emit(" } masquerade")
+		emit(" } masquerade" tail)
 	}
-	emit("add element ip " table " masquerade-ips { " key[i] " : goto " chain " }")
+	put_verdict("masquerade-ips", key[i], "goto " chain)
 }
 function put_plain(i, h,    j) {
 	printf "%smeta l4proto %s dnat ip to numgen random mod %d map { ", rule("dnat-" h), l4[i], n_be[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, be_val[i, j] > apply
-	emit(" }")
+	emit(" }" tail)
 }
 function put_sticky(i, h,    j, used, m, pin, aff) {
 	pin = "pin-" h "-" timeout_of[i]; aff = "aff-" h
@@ -544,32 +632,38 @@ function put_sticky(i, h,    j, used, m, pin, aff) {
 		m[j] = mark_of(be_key[i, j], used)
 		printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, m[j] > apply
 	}
-	emit(" } update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }")
-	emit(rule(pin) "ct mark set ip saddr map @" aff)
+	emit(" } update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }" tail)
+	emit(rule(pin) "ct mark set ip saddr map @" aff tail)
 	printf "%smeta l4proto %s dnat ip to ct mark map { ", rule(pin), l4[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply
-	emit(" }")
-	emit(rule(pin) "ct mark set meta l4proto map { " l4[i] " : 0 } delete @" aff " { ip saddr : 0 }")
-	emit(rule("dnat-" h) "jump " pin)
-	emit(rule("dnat-" h) "jump " pin)
+	emit(" }" tail)
+	emit(rule(pin) "ct mark set meta l4proto map { " l4[i] " : 0 } delete @" aff " { ip saddr : 0 }" tail)
+	emit(rule("dnat-" h) "jump " pin tail)
+	emit(rule("dnat-" h) "jump " pin tail)
 }
 
 function put(i,    h, k, j, old, n, elsewhere) {
 	h = hash[i]; k = key[i]
+	if (promising && !short) {
+		emit("add chain ip " table " " promise(i))
+		print h, kind(i) > hint(i)
+		close(hint(i))
+	}
+	if (promising || (promise(i) in have)) keep[promise(i)] = 1
 	open("dnat-" h)
 	if (src_of[i] != "") {
 		put_sources(i, h)
-		emit(rule("dnat-" h) "jump src-" h)
+		emit(rule("dnat-" h) "jump src-" h tail)
 	}
 	if (aff_of[i] == "none") put_plain(i, h)
 	else put_sticky(i, h)
-	emit(rule("dnat-" h) "drop")
+	emit(rule("dnat-" h) "drop" tail)
 
 	if ((("service-ips", k) in verdict) && verdict["service-ips", k] != "goto dnat-" h) {
 		emit("delete element ip " table " service-ips { " k " }")
 		elsewhere = hash_in(verdict["service-ips", k])
 	}
-	emit("add element ip " table " service-ips { " k " : goto dnat-" h " }")
+	put_verdict("service-ips", k, "goto dnat-" h)
 
 	if ((("masquerade-ips", k) in verdict) && verdict["masquerade-ips", k] != "goto masq-" h) {
 		emit("delete element ip " table " masquerade-ips { " k " }")
@@ -654,8 +748,14 @@ BEGIN {
 	table = "kube-ovn"
 	input = tmp "/input"; apply = tmp "/apply"; sweep = tmp "/sweep"
 	if (mode == "sync") read_sync(); else read_args()
-	deep = deep || full
-	read_kernel()
+	deep = (way == "deep" || full)
+	promising = (kinds != "" && !full && n_ids > 0 && n_ids <= short_max)
+	short = all_known()
+	if (short) {
+		tail = "; }"
+		for (i = 1; i <= n_ids; i++) emit("flush chain ip " table " " promise(i))
+		print "" > (tmp "/short")
+	} else read_kernel()
 	base()
 	for (i = 1; i <= n_ids; i++) if (!removed[i]) put(i)
 	for (i = 1; i <= n_ids; i++) if (removed[i]) remove(key[i], hash[i], kept[i])
@@ -675,18 +775,25 @@ BEGIN {
 
 # apply_share MODE makes the state in $TMP/input so.
 apply_share() {
-	local mode=$1
+	local mode=$1 way nft
 	take_lock
-	# At first only chain names are read: what a call costs does not depend on what
-	# else the gateway holds. Where they do not tell enough (an identity under another
-	# chain, an edited table) the kernel refuses the transaction as a whole, and the
-	# plan is made again from everything that is there.
-	run_awk "$AWK_PLAN" -v mode="$mode" -v deep=0
-	if ! nft -f "$TMP/apply" 2>/dev/null; then
+	know_kinds
+	# The short way asks nothing of what is there, the long one for the names of chains.
+	# Where they do not tell enough (an identity under another chain, an edited table) the
+	# kernel refuses the transaction as a whole, and the plan is made again from
+	# everything that is there.
+	for way in short long deep; do
+		[[ $way != long || -e $TMP/short ]] || continue # it was the long way already
+		# nft starts meanwhile, and then reads one line: nothing of it can be cut off.
+		exec 8> >(exec nft -f - 2>"$TMP/refused")
+		nft=$!
+		run_awk "$AWK_PLAN" -v mode="$mode" -v way="$way" -v kinds="$KINDS" -v short_max="$SHORT_MAX"
+		printf 'include "%s"\n' "$TMP/apply" 2>/dev/null >&8 || true # one that has ended says why
+		exec 8>&-
+		! wait "$nft" || break
+		[[ $way != deep ]] || fail "nft refused: $(head -c 1000 "$TMP/refused")"
 		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime"
-		run_awk "$AWK_PLAN" -v mode="$mode" -v deep=1
-		nft -f "$TMP/apply" 2>"$TMP/error" || fail "nft refused: $(head -c 1000 "$TMP/error")"
-	fi
+	done
 	[[ ! -s $TMP/sweep ]] || sweep
 	[[ ! -s $TMP/retime ]] || retime
 	[[ ! -s $TMP/conntrack ]] || drop_connections
@@ -820,6 +927,39 @@ delete_connections() {
 		conntrack "${args[@]}" >/dev/null 2>&1 || true
 	done <"$TMP/deletions"
 }
+
+verb_map() { # add|del ARG…
+	local mode=$1
+	shift
+	make_room
+	save_args "$@"
+	apply_share "$mode"
+}
+
+verb_sync() {
+	(($# == 0)) || fail "takes no arguments, the state comes on standard input: \"$*\""
+	make_room
+	# The whole of it before the lock, so that a slow caller keeps nobody waiting. A NUL
+	# would end a line early in some awks; this makes it a byte that is refused.
+	tr '\0' '\1' >"$TMP/input"
+	apply_share sync
+}
+
+# bash parses a file as it goes: the calls that come all the time do without the rest.
+case $VERB in
+nft-dnat-map-add)
+	verb_map add "${@:2}"
+	leave
+	;;
+nft-dnat-map-del)
+	verb_map del "${@:2}"
+	leave
+	;;
+nft-dnat-map-sync)
+	verb_sync "${@:2}"
+	leave
+	;;
+esac
 
 # list.awk: what the gateway holds, read back from the kernel. With -t, nft fetches no
 # element of a named set for "list ruleset" (it does for "list table"), so a million
@@ -992,6 +1132,7 @@ function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, 
 	}
 	close(out)
 	claimed["dnat-" h] = 1
+	claimed["dnat-" h "-" (timeout + 0) (src != "" ? "s" : "") ((("masquerade-ips", id[i]) in verdict) ? "m" : "")] = 1
 	if (src != "") claimed["src-" h] = 1
 	if (("masquerade-ips", id[i]) in verdict) claimed["masq-" h] = 1
 	if (timeout) claimed[pin] = claimed["aff-" h] = 1
@@ -1065,7 +1206,8 @@ BEGIN {
 		print "identity", id[i], (n_be[i] && whole ? sum[i] : "-"), (n_be[i] && whole ? n_be[i] : 0)
 	for (name in have) {
 		if (name !~ /^(dnat|src|pin|masq|aff|ep)-/ || (name in claimed)) continue
-		if (substr(name, index(name, "-") + 1, 12) in bare) continue
+		# A promise that is not kept is told of even so: only a full state goes round it.
+		if ((substr(name, index(name, "-") + 1, 12) in bare) && name !~ /^dnat-.*-/) continue
 		print "stale", name
 	}
 	print "end"
@@ -1369,23 +1511,6 @@ verb_dnat() { # add|del
 # Verbs
 # ---------------------------------------------------------------------------
 
-verb_map() { # add|del ARG…
-	local mode=$1
-	shift
-	make_room
-	save_args "$@"
-	apply_share "$mode"
-}
-
-verb_sync() {
-	(($# == 0)) || fail "takes no arguments, the state comes on standard input: \"$*\""
-	make_room
-	# The whole of it before the lock, so that a slow caller keeps nobody waiting. A NUL
-	# would end a line early in some awks; this makes it a byte that is refused.
-	tr '\0' '\1' >"$TMP/input"
-	apply_share sync
-}
-
 verb_list() {
 	(($# == 0)) || fail "takes no arguments: \"$*\""
 	make_room
@@ -1411,9 +1536,6 @@ main() {
 	subnet-route-del) verb_subnet_route_del "$@" ;;
 	dnat-add) verb_dnat add "$@" ;;
 	dnat-del) verb_dnat del "$@" ;;
-	nft-dnat-map-add) verb_map add "$@" ;;
-	nft-dnat-map-del) verb_map del "$@" ;;
-	nft-dnat-map-sync) verb_sync "$@" ;;
 	nft-dnat-map-list) verb_list "$@" ;;
 	get-iptables-version) iptables --version ;;
 	*)

@@ -3,8 +3,6 @@
 package script
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
 	"github.com/kubeovn/kube-ovn/test/bench"
@@ -12,16 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	room.Init()
-	if room.Inside() {
-		os.Exit(m.Run())
-	}
-	status, err := room.Run(os.Args)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	os.Exit(status)
+	room.Main(func() (int, error) { return m.Run(), nil })
 }
 
 // Each measure comes to an end, and what it timed carries the right traffic. The figures say nothing at this size.
