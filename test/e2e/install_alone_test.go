@@ -54,7 +54,7 @@ var _ = Describe("Installing where there is no Kube-OVN", Ordered, Serial, Lab, 
 		user.served(ctx)
 		refusesNonsense(ctx, user.EIP)
 		for _, program := range []string{"/kube-ovn-controller", "/kube-ovn-webhook"} {
-			Expect(usersOf(program)).To(HaveExactElements(uint32(65532), uint32(65532)), "users that run %s", program)
+			Expect(usersOf(program)).To(HaveExactElements(imageUser(), imageUser()), "users that run %s", program)
 		}
 	})
 

@@ -169,7 +169,7 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 		Expect(output).To(ContainSubstring("CRD iptables-dnat-rules.kubeovn.io: added v1.spec.sessionAffinity, v1.spec.sessionAffinityTimeoutSeconds"))
 		unchanged(ctx)
 		user.served(ctx)
-		Expect(usersOf("/kube-ovn-controller")).To(HaveExactElements(uint32(65532), uint32(65532)))
+		Expect(usersOf("/kube-ovn-controller")).To(HaveExactElements(imageUser(), imageUser()))
 	})
 
 	It("by Helm in another way disturbs nobody, nor does the same again", func(ctx SpecContext) {

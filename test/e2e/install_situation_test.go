@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/lab/node"
 
 	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
 )
@@ -135,6 +136,18 @@ func (t *tenant) withdrawn(ctx context.Context, said string) {
 	Expect(err).To(HaveOccurred(), "nobody should answer at %s", t.Addr)
 	Expect(t.owned(ctx)).To(Equal(t.uids), "what is the user's")
 	AskAll(ctx, t.Outside(ctx), At(t.Addr, TCP(handMade)), 10)
+}
+
+// imageUser is who runs in the product's image: root of the lab, where the lab has no other user.
+func imageUser() uint32 {
+	GinkgoHelper()
+	const nonroot = 65532
+	exists, err := node.UserExists(nonroot)
+	Expect(err).NotTo(HaveOccurred())
+	if !exists {
+		return 0
+	}
+	return nonroot
 }
 
 // usersOf are the users that processes of a program run as.

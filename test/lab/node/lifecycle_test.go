@@ -391,7 +391,7 @@ test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token`
 	})
 	await(t, "restricted", "done", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	ids := []string{"65532", "65533", "65533"}
-	if there, err := userExists(65532); err != nil || !there {
+	if there, err := UserExists(65532); err != nil || !there {
 		ids = []string{"0", "0", "0"} // the only one in the room's user namespace
 	}
 	want := strings.Join(append(ids,

@@ -60,7 +60,7 @@ func first[T any](values ...*T) *T {
 func (r restrictions) wrap(args []string) ([]string, error) {
 	var flags []string
 	if r.UID != 0 || r.GID != 0 {
-		there, err := userExists(r.UID)
+		there, err := UserExists(r.UID)
 		if err != nil {
 			return nil, err
 		}
@@ -80,9 +80,9 @@ func (r restrictions) wrap(args []string) ([]string, error) {
 	return slices.Concat([]string{"/usr/bin/setpriv"}, flags, []string{"--"}, args), nil
 }
 
-// userExists tells whether there is a user in this user namespace: where the lab is not root's, there is one only, and all
+// UserExists tells whether there is a user in this user namespace: where the lab is not root's, there is one only, and all
 // that runs in it is that one's.
-func userExists(uid int64) (bool, error) {
+func UserExists(uid int64) (bool, error) {
 	file, err := os.Open("/proc/self/uid_map")
 	if err != nil {
 		return false, err
