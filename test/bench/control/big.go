@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 	"github.com/kubeovn/kube-ovn/test/bench"
+	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 )
 
 // The large cluster.
@@ -22,6 +24,8 @@ const (
 	// bigEIPs are spread over bigGateways.
 	bigEIPs     = 20
 	bigGateways = 4
+
+	proxyGrace = 10 * time.Second
 )
 
 // big is the large cluster that a network has become.
@@ -73,7 +77,7 @@ func (b *batch) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the rules to go", func(ctx context.Context) (bool, error) {
+	return poll(ctx, seldom, "the rules to go", func(ctx context.Context) (bool, error) {
 		list, err := b.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{
 			LabelSelector: sharenat.OwnerNamespaceLabel + "=" + b.network.name, Limit: 1,
 		})
@@ -83,14 +87,20 @@ func (b *batch) remove(ctx context.Context) error {
 
 // coldStart starts the controller, which finds these Services and none of their rules, and waits until all are programmed. It
 // returns how long that took, from the start of the process.
-func (b *batch) coldStart(ctx context.Context, served int) (time.Duration, error) {
+//
+// kube-proxy does not take part: on a machine of few cores, what it makes of the same Services at the same time would count.
+func (b *batch) coldStart(ctx context.Context, served int) (took time.Duration, err error) {
+	if err := b.lab.Processes().Stop(ctx, controlplane.Proxy, proxyGrace); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, b.lab.SetProxyMode(ctx, controlplane.ProxyNFTables)) }()
 	began := time.Now()
 	options := controllerOptions()
 	options.NoWait = true
 	if err := b.lab.StartController(ctx, options); err != nil {
 		return 0, err
 	}
-	err := until(ctx, "all Services to be programmed", func(ctx context.Context) (bool, error) {
+	err = poll(ctx, seldom, "all Services to be programmed", func(ctx context.Context) (bool, error) {
 		m, err := b.controllerMetrics(ctx)
 		if err != nil {
 			return false, nil //nolint:nilerr // it has not begun to listen yet

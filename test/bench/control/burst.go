@@ -94,7 +94,7 @@ func (b *burst) holds(ctx context.Context, count int) error {
 		Identity: sharenat.Identity{EIP: b.address, Port: 80, Protocol: "tcp"}, Backends: b.backends(count),
 	}
 	share.Normalize()
-	return until(ctx, fmt.Sprintf("%d backends", count), func(ctx context.Context) (bool, error) {
+	return poll(ctx, seldom, fmt.Sprintf("%d backends", count), func(ctx context.Context) (bool, error) {
 		listing, err := b.listing(ctx, &b.gateway)
 		return err == nil && listing.Shares[share.Identity].Digest == share.Digest(), err
 	})

@@ -179,7 +179,7 @@ func (h *herd) withOneDead(ctx context.Context) ([]float64, error) {
 // check looks whether every gateway holds its rule.
 func (h *herd) check(ctx context.Context) error {
 	return each(ctx, len(h.names), 4, func(ctx context.Context, i int) error {
-		return until(ctx, "what "+h.names[i]+" holds", func(ctx context.Context) (bool, error) {
+		return poll(ctx, seldom, "what "+h.names[i]+" holds", func(ctx context.Context) (bool, error) {
 			rule, err := h.ovn.KubeovnV1().IptablesDnatRules().Get(ctx, h.names[i], metav1.GetOptions{})
 			if err != nil {
 				return false, err

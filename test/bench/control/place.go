@@ -87,10 +87,20 @@ func controllerOptions() lab.ControllerOptions {
 	return lab.ControllerOptions{Args: []string{"--v=2", "--leader-elect=false", "--nat-gw-check-interval=1h"}}
 }
 
-// until waits for a condition, asked often.
+// How often conditions are looked at: what is cheap to ask often, metrics and listings, which cost those who are measured, not.
+const (
+	often  = 50 * time.Millisecond
+	seldom = 250 * time.Millisecond
+)
+
+// until waits for a condition.
 func until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
+	return poll(ctx, often, what, condition)
+}
+
+func poll(ctx context.Context, interval time.Duration, what string, condition func(context.Context) (bool, error)) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, interval, patience, true, func(ctx context.Context) (bool, error) {
 		ok, err := condition(ctx)
 		last = err
 		return ok && err == nil, nil

@@ -132,7 +132,7 @@ func (w *whole) pod(ctx context.Context) (*corev1.Pod, error) {
 
 // check waits until the gateway holds exactly what is wanted.
 func (w *whole) check(ctx context.Context) error {
-	return until(ctx, "the gateway to be whole", func(ctx context.Context) (bool, error) {
+	return poll(ctx, seldom, "the gateway to be whole", func(ctx context.Context) (bool, error) {
 		pod, err := w.pod(ctx)
 		if err != nil {
 			return false, err
@@ -250,7 +250,7 @@ func (w *whole) load(ctx context.Context) (map[string][]float64, error) {
 func (w *whole) remove(ctx context.Context) {
 	ovn := w.ovn.KubeovnV1()
 	_ = ovn.IptablesDnatRules().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + w.gateway})
-	_ = until(ctx, "the rules to go", func(ctx context.Context) (bool, error) {
+	_ = poll(ctx, seldom, "the rules to go", func(ctx context.Context) (bool, error) {
 		list, err := ovn.IptablesDnatRules().List(ctx, metav1.ListOptions{LabelSelector: "bench=" + w.gateway, Limit: 1})
 		return err == nil && len(list.Items) == 0, err
 	})

@@ -6,6 +6,7 @@ import (
 	"github.com/kubeovn/kube-ovn/test/bench"
 	"github.com/kubeovn/kube-ovn/test/bench/control"
 	"github.com/kubeovn/kube-ovn/test/bench/packets"
+	"github.com/kubeovn/kube-ovn/test/bench/scale"
 	"github.com/kubeovn/kube-ovn/test/bench/script"
 )
 
@@ -13,5 +14,6 @@ import (
 var groups = []func() []bench.Measure{
 	script.Measures,
 	packets.Measures,
+	scale.Measures,
 	control.Measures, // last: its lab stays until the end
 }
