@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -120,26 +121,34 @@ func (c *Cluster) Unused(granted []Permission, account string, offset int64) []s
 	file, err := os.Open(c.Lab.Log(lab.AuditLog))
 	must(err, "open the audit log")
 	defer file.Close()
-	_, err = file.Seek(offset, 0)
+	_, err = file.Seek(offset, io.SeekStart)
 	must(err, "read the audit log")
+	left, err := unused(granted, lab.Account(account), file)
+	must(err, "read the audit log")
+	return left
+}
+
+// unused names, in order, what a user was granted and has not used in an audit log.
+func unused(granted []Permission, user string, log io.Reader) ([]string, error) {
 	left := slices.Clone(granted)
-	lines := bufio.NewScanner(file)
+	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event auditEvent
-		must(json.Unmarshal(lines.Bytes(), &event), "read the audit log")
-		if event.User.Username != lab.Account(account) || event.Annotations["authorization.k8s.io/decision"] != "allow" {
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, fmt.Errorf("decode %q: %w", lines.Text(), err)
+		}
+		if event.User.Username != user || event.Annotations["authorization.k8s.io/decision"] != "allow" {
 			continue
 		}
 		for _, use := range event.uses() {
 			left = slices.DeleteFunc(left, func(p Permission) bool { return p.covers(use) })
 		}
 	}
-	must(lines.Err(), "read the audit log")
 	texts := make([]string, len(left))
 	for i, p := range left {
-		texts[i] = fmt.Sprint(p)
+		texts[i] = p.String()
 	}
-	slices.SortFunc(texts, strings.Compare)
-	return slices.Compact(texts)
+	slices.Sort(texts)
+	return slices.Compact(texts), lines.Err()
 }
