@@ -59,7 +59,7 @@ func (e *standbyExecutor) Exec(ctx context.Context, call Call) ([]byte, error) {
 	if call.Verb != sharenat.SyncVerb || call.Container == "" {
 		return e.podExecutor.Exec(ctx, call)
 	}
-	out, err, sent := e.take(call).finish(ctx, call.Stdin)
+	out, sent, err := e.take(call).finish(ctx, call.Stdin)
 	if !sent {
 		out, err = e.podExecutor.Exec(ctx, call)
 	}
@@ -87,18 +87,18 @@ func (e *standbyExecutor) take(call Call) *standby {
 
 // finish sends the input and waits for the end. Nothing was sent where the call ended before; whoever has sent something does not
 // try again by itself, as after any other call of which the end is not known.
-func (s *standby) finish(ctx context.Context, input []byte) (stdout []byte, err error, sent bool) {
+func (s *standby) finish(ctx context.Context, input []byte) (stdout []byte, sent bool, err error) {
 	if s == nil {
-		return nil, nil, false
+		return nil, false, nil
 	}
 	select {
 	case <-s.ended:
-		return nil, nil, false
+		return nil, false, nil
 	default:
 	}
 	defer context.AfterFunc(ctx, s.cancel)()
 	if n, err := s.input.Write(input); err != nil && n == 0 && ctx.Err() == nil {
-		return nil, nil, false
+		return nil, false, nil
 	}
 	_ = s.input.Close()
 	<-s.ended
@@ -106,7 +106,7 @@ func (s *standby) finish(ctx context.Context, input []byte) (stdout []byte, err 
 	if ctx.Err() != nil && errors.As(s.err, &callErr) && callErr.ExitCode < 0 {
 		callErr.Err = noAnswer(ctx)
 	}
-	return s.stdout, s.err, true
+	return s.stdout, true, s.err
 }
 
 // abandon ends a call that got no input: the script refuses, and goes. One that does not is left behind.

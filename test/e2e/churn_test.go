@@ -338,7 +338,7 @@ var _ = Describe("Without a ready endpoint", Lab, func() {
 		l := startLoad(ctx, b)
 		began := time.Now()
 		b.Scale(ctx, "web", 0)
-		Wait(ctx, func(g Gomega, ctx context.Context) {
+		Wait(ctx, func(g Gomega) {
 			for _, pod := range Names(b.Pods) {
 				_, ends := l.endings.Of(pod)
 				g.Expect(ends).To(BeTrue(), "Pod %s should be on its way out", pod)
