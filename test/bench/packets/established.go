@@ -22,7 +22,7 @@ import (
 
 // The sides of an established connection: through a gateway that holds many identities, through a router whose only rule
 // translates this one, and through a router without rules, which does not track connections.
-const through, bare, plain = "gateway", "one DNAT rule", "plain forwarding"
+const through, plain = "gateway", "plain forwarding"
 
 // Ports of the servers in pods; they are the same at the EIP.
 const (
@@ -60,21 +60,8 @@ func paths(env *bench.Env, port uint16) ([]path, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := newLane(env.Cleanup)
+	d, err := newBare(env.Cleanup, shares[0])
 	if err != nil {
-		return nil, err
-	}
-	rule := fmt.Sprintf(`table ip bare {
-	chain prerouting {
-		type nat hook prerouting priority -100;
-		ip daddr %s tcp dport %d dnat to %s
-	}
-}
-`, firstEIP, port, podsAddr)
-	if _, err := run(d.router.Name, rule, "nft", "-f", "-"); err != nil {
-		return nil, err
-	}
-	if _, err := run(d.router.Name, "", "ip", "address", "add", firstEIP.String()+"/24", "dev", "net1"); err != nil {
 		return nil, err
 	}
 	return []path{{through, g.lane, firstEIP.String()}, {bare, d, firstEIP.String()}, {plain, l, podsAddr}}, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 	"github.com/kubeovn/kube-ovn/test/lab/fabric"
 )
 
@@ -117,6 +118,30 @@ func (l *lane) index(ns fabric.Namespace, name string) (index int, err error) {
 		return err
 	})
 	return index, err
+}
+
+// bare is the side of newBare.
+const bare = "one DNAT rule"
+
+// newBare builds a lane whose router has a single rule, which leads an identity to its only backend: what the kernel itself
+// takes for translating a connection.
+func newBare(undo func(func()), s sharenat.Share) (*lane, error) {
+	l, err := newLane(undo)
+	if err != nil {
+		return nil, err
+	}
+	rule := fmt.Sprintf(`table ip bare {
+	chain prerouting {
+		type nat hook prerouting priority -100;
+		ip daddr %s %s dport %d dnat to %s
+	}
+}
+`, s.EIP, s.Protocol, s.Port, s.Backends[0].Addr)
+	if _, err := run(l.router.Name, rule, "nft", "-f", "-"); err != nil {
+		return nil, err
+	}
+	_, err = run(l.router.Name, "", "ip", "address", "add", s.EIP.String()+"/24", "dev", "net1")
+	return l, err
 }
 
 // flush empties the conntrack table of the router.

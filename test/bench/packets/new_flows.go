@@ -37,6 +37,12 @@ func affinityMeasure() bench.Measure {
 				ways = append(ways, w)
 				return err
 			}
+			simplest := []sharenat.Share{share(0, 80, 1, none)}
+			l, err := newBare(env.Cleanup, simplest[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			ways = append(ways, &way{name: bare, lane: l, shares: simplest, crowd: &crowd{to: identities(simplest)}})
 			for _, n := range backendCounts {
 				if err := add(fmt.Sprintf("none, %d", n), 0, share(0, 80, n, none)); err != nil {
 					return nil, nil, err
