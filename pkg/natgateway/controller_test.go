@@ -384,6 +384,21 @@ func TestEIPStaysWhileUsed(t *testing.T) {
 	})
 }
 
+// The status repeats the spec as it is spelled, so that Kube-OVN's own handler, which may have written it, sees no difference.
+func TestStatusRepeatsTheSpec(t *testing.T) {
+	f := running(t)
+	f.createRule(rule("a", "e", "10.1.0.1:80", func(r *kubeovnv1.IptablesDnatRule) { r.Spec.Protocol = "TCP" }))
+	f.until("rule is ready", f.rulesReady(1))
+	got := f.rule("a").Status
+	got.Conditions = nil
+	want := kubeovnv1.IptablesDnatRuleStatus{
+		Ready: true, V4ip: f.eip("e").Status.IP, NatGwDp: "gw", Protocol: "TCP", ExternalPort: "80", InternalIP: "10.1.0.1", InternalPort: "80",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
 // A FIP rule that is being deleted claims the EIP no more, and has state at it until it is gone.
 func TestFIPThatLeaves(t *testing.T) {
 	f := running(t)

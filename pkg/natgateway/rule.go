@@ -79,7 +79,7 @@ func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDn
 	after.Ready = true
 	after.V4ip = v.Rule.EIP.String()
 	after.NatGwDp = state.Gateway
-	after.Protocol = string(v.Rule.Protocol)
+	after.Protocol = rule.Spec.Protocol // as it is spelled there: who compares the two sees no change
 	after.ExternalPort = strconv.Itoa(int(v.Rule.Port))
 	after.InternalIP = v.Rule.Backend.Addr.Addr().String()
 	after.InternalPort = strconv.Itoa(int(v.Rule.Backend.Addr.Port()))
