@@ -5349,12 +5349,16 @@ uninstall() {
   find_mode
   if [[ -z $keep_rules ]] && kubectl get crd "$crd" >/dev/null 2>&1; then withdraw; fi
   remove_webhook
+  # It first, and its Pods: they give their lease back, for which they need their account.
+  kubectl -n "$NAMESPACE" delete deployment "$name" --ignore-not-found --cascade=foreground ${dry_run:+--dry-run=server}
   manifest_alone | fill | remove
   if [[ $MODE == alone ]]; then
     config_maps remove
-    say "the CRDs stay, and all EIPs, gateways and rules with them: kubectl delete -f dist/crds removes them"
+    if kubectl get crd "$crd" >/dev/null 2>&1; then
+      say "the CRDs stay, and all EIPs, gateways and rules with them: kubectl delete -f dist/crds removes them"
+    fi
   fi
-  say "uninstalled"
+  [[ -n $dry_run ]] || say "uninstalled"
 }
 
 usage() { sed -n '/^# Installs/,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"; }
@@ -5377,6 +5381,7 @@ main() {
   check_settings
   check_access
   "$what"
+  [[ -z $dry_run ]] || say "a dry run: nothing has changed"
 }
 
 main "$@"

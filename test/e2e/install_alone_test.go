@@ -79,7 +79,7 @@ var _ = Describe("Installing where there is no Kube-OVN", Ordered, Serial, Lab, 
 			return output
 		}
 		By("a dry run")
-		Expect(run("--dry-run")).To(ContainSubstring("mode alone: the CRDs are of an earlier installation"))
+		Expect(run("--dry-run")).To(And(HavePrefix("mode alone: the CRDs are of an earlier installation\n"), HaveSuffix("a dry run: nothing has changed\n")))
 		Expect(since(ctx, before)).To(Equal(left), "after a dry run")
 		By("installing")
 		Expect(run()).To(ContainSubstring("are served"))
@@ -98,6 +98,12 @@ var _ = Describe("Installing where there is no Kube-OVN", Ordered, Serial, Lab, 
 		Expect(generation()).To(Equal(was), "the Deployment should not have changed")
 
 		By("uninstalling")
+		output := run("--uninstall", "--dry-run")
+		Expect(output).To(HaveSuffix("a dry run: nothing has changed\n"))
+		for name := range user.ruleUIDs(ctx) {
+			Expect(output).To(ContainSubstring(name))
+		}
+		user.served(ctx)
 		user.withdrawn(ctx, run("--uninstall"))
 		Expect(since(ctx, before)).To(Equal(left[:len(left)-1]), "it takes the Secret with it")
 	})
