@@ -3,7 +3,6 @@
 package lbservice
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -386,7 +385,10 @@ func byIndex[T any, P named[T]](informer cache.SharedIndexInformer, index, value
 		}
 	}
 	slices.SortFunc(out, func(a, b P) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+		if c := strings.Compare(a.GetNamespace(), b.GetNamespace()); c != 0 {
+			return c
+		}
+		return strings.Compare(a.GetName(), b.GetName())
 	})
 	return out
 }

@@ -54,7 +54,7 @@ func (s *Snapshot) gatewayVPC() string {
 // adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
 func (s *Snapshot) adoptUnlabelled() {
 	for _, rule := range s.EIPRules {
-		if len(ownerKeyOfRule(rule)) > 0 {
+		if _, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
 			continue
 		}
 		if owner, managed := ruleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {

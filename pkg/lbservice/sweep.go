@@ -4,10 +4,13 @@ package lbservice
 
 import (
 	"context"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -26,15 +29,8 @@ func (c *Controller) Swept() <-chan struct{} { return c.swept }
 func (c *Controller) sweep(ctx context.Context) {
 	defer close(c.swept)
 	var deleted []*kubeovnv1.IptablesDnatRule
-	for _, key := range c.in.rules.GetIndexer().ListIndexFuncValues(rulesByOwner) {
-		namespace, name, _ := strings.Cut(key, "/")
-		owner := sharenat.Owner{Namespace: namespace, Name: name}
-		snapshot := c.snapshot(owner)
-		changes, err := Diff(Desired(snapshot).Rules, snapshot.OwnRules)
-		if err != nil || len(changes.Delete) == 0 {
-			continue
-		}
-		logger := klog.FromContext(ctx).WithValues("service", klog.KRef(namespace, name))
+	for _, owner := range c.stale(ctx) {
+		logger := klog.FromContext(ctx).WithValues("service", klog.KRef(owner.Namespace, owner.Name))
 		p, err := c.syncRules(klog.NewContext(ctx, logger), owner)
 		if err != nil {
 			logger.V(2).Info("Stale rules are left for later", "err", err)
@@ -56,4 +52,28 @@ func (c *Controller) sweep(ctx context.Context) {
 	if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, sweepLimit, true, seen); err == nil {
 		klog.FromContext(ctx).Info("Deleted stale rules", "rules", len(deleted))
 	}
+}
+
+// stale lists the Services that have rules to delete. Nobody's rules are programmed before that is known, so all processors look.
+func (c *Controller) stale(ctx context.Context) []sharenat.Owner {
+	keys := c.in.rules.GetIndexer().ListIndexFuncValues(rulesByOwner)
+	slices.Sort(keys)
+	owners := make([]sharenat.Owner, len(keys))
+	found := make([]bool, len(keys))
+	for i, key := range keys {
+		namespace, name, _ := strings.Cut(key, "/")
+		owners[i] = sharenat.Owner{Namespace: namespace, Name: name}
+	}
+	workqueue.ParallelizeUntil(ctx, runtime.GOMAXPROCS(0), len(owners), func(i int) {
+		snapshot := c.snapshot(owners[i])
+		changes, err := Diff(Desired(snapshot).Rules, snapshot.OwnRules)
+		found[i] = err == nil && len(changes.Delete) > 0
+	})
+	var out []sharenat.Owner
+	for i, owner := range owners {
+		if found[i] {
+			out = append(out, owner)
+		}
+	}
+	return out
 }
