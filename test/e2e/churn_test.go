@@ -68,7 +68,13 @@ const longLived = 20
 
 func startLoad(ctx context.Context, b *balancer) *load {
 	GinkgoHelper()
-	endpoint := traffic.Endpoint{Target: At(b.Addr, b.Ports[0]).AddrPort.String()}
+	return startPatientLoad(ctx, b, traffic.DefaultTimeout)
+}
+
+// startPatientLoad is startLoad with clients that give up later.
+func startPatientLoad(ctx context.Context, b *balancer, timeout time.Duration) *load {
+	GinkgoHelper()
+	endpoint := traffic.Endpoint{Target: At(b.Addr, b.Ports[0]).AddrPort.String(), Timeout: timeout}
 	l := &load{b: b, endings: b.Endings(ctx)}
 	l.hold = StartTraffic[traffic.Hold](ctx, b.Cluster, lab.Clients[1], traffic.HoldOptions{Endpoint: endpoint, Connections: longLived})
 	_, err := l.hold.Until(ctx, func(h traffic.Hold) bool { return open(h) == longLived })

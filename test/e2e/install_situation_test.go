@@ -104,7 +104,8 @@ func (t *tenant) served(ctx context.Context) {
 func (t *tenant) undisturbed(ctx context.Context, what string, do func()) {
 	GinkgoHelper()
 	uids, ruleset := t.ruleUIDs(ctx), t.Ruleset(ctx, t.Gateway)
-	l := startLoad(ctx, t.balancer)
+	// Installing keeps a small machine busy: who waits is not lost. What a gap in the rules would do shows below as well.
+	l := startPatientLoad(ctx, t.balancer, Soon)
 	do()
 	l.lostNothing(ctx, what)
 	Expect(t.ruleUIDs(ctx)).To(Equal(uids), "rules")
