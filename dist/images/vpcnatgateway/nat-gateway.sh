@@ -29,10 +29,13 @@
 #   pin-<h>-<timeout>        1 ct mark := a random backend's mark; put saddr : mark
 #                              into @aff-<h> (an entry that is there keeps its mark,
 #                              and its clock starts anew)
-#                            2 ct mark := what @aff-<h> now holds for saddr
+#                            2 jump aff-<h>-get
 #                            3 dnat to ct mark map { mark : ip . port }
 #                            4 only reached when that backend is gone: drop the entry.
 #                              The second jump then pins the client anew.
+#   aff-<h>-get              ct mark := what @aff-<h> now holds for saddr. A chain of its own
+#                            that no update touches: whenever a rule that looks something
+#                            up in a map is made, the kernel goes through all of the map
 #     drop                   at the end of dnat-<h>, see below
 #   src-<h>                  one rule a prefix length that returns, then drop
 #   dnat-<h>-<kind>          empty, led to by nothing: says of what kind the identity
@@ -117,26 +120,29 @@ make_room() {
 
 # leave ends a call in which all went well.
 leave() {
+	local -a gone=()
+	[[ ! -s $TMP/gone ]] || mapfile -t gone <"$TMP/gone"
 	trap - EXIT
-	exec rm -rf -- "$TMP"
+	exec rm -rf -- "$TMP" "${gone[@]}"
 }
 
 # One lock a gateway. Nothing that outlives a call is ever started, so the lock
-# goes with this process. From here on a hang-up of the caller does not stop the
-# call halfway between nft and conntrack.
+# goes with this process and what it has started. From here on a hang-up of the caller
+# does not stop the call halfway between nft and conntrack.
+RUN_DIR=/run
+[[ -d /etc/kube-ovn && -w /etc/kube-ovn ]] && RUN_DIR=/etc/kube-ovn
+open_lock() { exec 9>"$RUN_DIR/nat-gateway.lock"; }
 take_lock() {
-	local dir=/run
-	[[ -d /etc/kube-ovn && -w /etc/kube-ovn ]] && dir=/etc/kube-ovn
-	exec 9>"$dir/nat-gateway.lock"
-	flock -w "$LOCK_WAIT" 9 || fail "another call holds $dir/nat-gateway.lock for more than ${LOCK_WAIT}s"
+	[[ -e /proc/self/fd/9 ]] || open_lock
+	flock -w "$LOCK_WAIT" 9 7>&- 8>&- || fail "another call holds $RUN_DIR/nat-gateway.lock for more than ${LOCK_WAIT}s"
 	trap '' HUP INT TERM PIPE
-	KINDS=$dir/nat-gateway.kinds
 }
 
 # know_kinds finds out whether this nft can take the short way: 1.0.6 as it was released
 # ignores rules in the braces of a chain, and so has nothing against one that leads
 # nowhere. That is asked once a container.
 know_kinds() {
+	KINDS=$RUN_DIR/nat-gateway.kinds
 	if [[ ! -e $KINDS ]]; then
 		if printf 'add table ip %s\nadd chain ip %s probe { goto nowhere; }\n' "$TABLE" "$TABLE" | nft -c -f - 2>/dev/null; then
 			: 2>/dev/null >"$KINDS" || true
@@ -160,12 +166,14 @@ save_args() {
 # run_awk PROGRAM [-v NAME=VALUE…] runs one of the programs below. They say what is
 # wrong in $TMP/error: /dev/stderr cannot be opened when it is a socket.
 run_awk() {
-	local program=$1 message=
+	local program=$1
 	shift
-	if ! awk -v tmp="$TMP" "$@" "$AWK_COMMON$program" </dev/null; then
-		[[ -s $TMP/error ]] && message=$(<"$TMP/error")
-		fail "${message:-internal error: awk failed}"
-	fi
+	awk -v tmp="$TMP" "$@" "$AWK_COMMON$program" </dev/null || awk_failed
+}
+awk_failed() {
+	local message=
+	[[ ! -s $TMP/error ]] || message=$(<"$TMP/error")
+	fail "${message:-internal error: awk failed}"
 }
 
 # ---------------------------------------------------------------------------
@@ -479,9 +487,16 @@ function verdicts(map, line,    e, n, i, f, k) {
 # kind names all that decides which objects identity i has: the timeout of its pins, and
 # whether it has source ranges and masquerading.
 function kind(i) {
-	return (aff_of[i] == "none" ? 0 : timeout_of[i]) (src_of[i] != "" ? "s" : "") (n_masq[i] ? "m" : "")
+	return (aff_of[i] == "none" ? 0 : "c" timeout_of[i]) (src_of[i] != "" ? "s" : "") (n_masq[i] ? "m" : "")
 }
-function hint(i) { return kinds "/" eip[i] ":" dport[i] ":" l4[i] }
+function hint_of(ip, port, proto) { return kinds "/" ip ":" port ":" proto }
+function hint(i) { return hint_of(eip[i], dport[i], l4[i]) }
+# Has the hint of an identity that goes taken away at the end.
+function drop_hint(file,    line) {
+	if (kinds == "" || (getline line < file) < 0) return
+	close(file)
+	print file > (tmp "/gone")
+}
 function promise(i) { return "dnat-" hash[i] "-" kind(i) }
 
 # Whether every identity of the call is, by the hints, of the kind that it was; then
@@ -621,11 +636,15 @@ function put_plain(i, h,    j) {
 	for (j = 1; j <= n_be[i]; j++) printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, be_val[i, j] > apply
 	emit(" }" tail)
 }
-function put_sticky(i, h,    j, used, m, pin, aff) {
-	pin = "pin-" h "-" timeout_of[i]; aff = "aff-" h
-	keep[aff] = 1
+function put_sticky(i, h,    j, used, m, pin, aff, get) {
+	pin = "pin-" h "-" timeout_of[i]; aff = "aff-" h; get = aff "-get"
+	keep[aff] = keep[get] = 1
 	# Room for a million clients; the memory is taken as they come.
 	emit("add map ip " table " " aff " { type ipv4_addr : mark; size 1048576; flags dynamic,timeout; }")
+	if (!short) {
+		open(get)
+		emit(rule(get) "ct mark set ip saddr map @" aff)
+	}
 	open(pin)
 	printf "%sct mark set numgen random mod %d map { ", rule(pin), n_be[i] > apply
 	for (j = 1; j <= n_be[i]; j++) {
@@ -633,7 +652,7 @@ function put_sticky(i, h,    j, used, m, pin, aff) {
 		printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, m[j] > apply
 	}
 	emit(" } update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }" tail)
-	emit(rule(pin) "ct mark set ip saddr map @" aff tail)
+	emit(rule(pin) "jump " get tail)
 	printf "%smeta l4proto %s dnat ip to ct mark map { ", rule(pin), l4[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply
 	emit(" }" tail)
@@ -714,6 +733,8 @@ function clear(h,    o, n, j, p) {
 	for (j = 1; j <= n; j++) {
 		split(o[j], p, ":")
 		if (p[1] != "chain" || (p[2] in keep)) continue
+		# Nothing leads to a promise, so no kernel refuses.
+		if (p[2] ~ /^dnat-.*-/) { emit("delete chain ip " table " " p[2]); continue }
 		emit("flush chain ip " table " " p[2])
 		later("delete chain ip " table " " p[2])
 	}
@@ -741,10 +762,13 @@ function remove(k, h, keep,    to, f) {
 	if (to != "") clear(to)
 	if (h != "") clear(h)
 	split(k, f, " . ")
+	drop_hint(hint_of(f[1], f[3], f[2]))
 	if (!keep || f[2] != "tcp") print "check", f[2], f[1], f[3] > (tmp "/conntrack")
 }
 
 BEGIN {
+	# It is started ahead of time, and waits for the word; "" when there is none to come.
+	if ((getline word) <= 0) exit 1
 	table = "kube-ovn"
 	input = tmp "/input"; apply = tmp "/apply"; sweep = tmp "/sweep"
 	if (mode == "sync") read_sync(); else read_args()
@@ -773,26 +797,39 @@ BEGIN {
 # The share verbs
 # ---------------------------------------------------------------------------
 
-# apply_share MODE makes the state in $TMP/input so.
+# begin_share MODE WAY starts what will be needed: awk, which makes the plan as soon as it is
+# told so, and nft. It is called before there is any input, so that a call
+# which was begun ahead of time need not wait for programs to start.
+PLANNER=
+NFT=
+begin_share() {
+	exec 8> >(trap '' HUP INT TERM PIPE; exec nft -f - 2>"$TMP/refused")
+	NFT=$!
+	exec 7> >(trap '' HUP INT TERM PIPE; exec awk -v tmp="$TMP" -v mode="$1" -v way="$2" \
+		-v kinds="$KINDS" -v short_max="$SHORT_MAX" "$AWK_COMMON$AWK_PLAN" 8>&-)
+	PLANNER=$!
+}
+
+# apply_share MODE makes the state in $TMP/input so. begin_share MODE short has been called.
 apply_share() {
-	local mode=$1 way nft
+	local mode=$1 way
 	take_lock
-	know_kinds
 	# The short way asks nothing of what is there, the long one for the names of chains.
 	# Where they do not tell enough (an identity under another chain, an edited table) the
 	# kernel refuses the transaction as a whole, and the plan is made again from
 	# everything that is there.
 	for way in short long deep; do
 		[[ $way != long || -e $TMP/short ]] || continue # it was the long way already
-		# nft starts meanwhile, and then reads one line: nothing of it can be cut off.
-		exec 8> >(exec nft -f - 2>"$TMP/refused")
-		nft=$!
-		run_awk "$AWK_PLAN" -v mode="$mode" -v way="$way" -v kinds="$KINDS" -v short_max="$SHORT_MAX"
-		printf 'include "%s"\n' "$TMP/apply" 2>/dev/null >&8 || true # one that has ended says why
+		[[ $way == short ]] || begin_share "$mode" "$way"
+		# What has ended says why by its exit code. A line this short arrives as a whole or not at all.
+		printf 'go\n' 2>/dev/null >&7 || true
+		exec 7>&-
+		wait "$PLANNER" || awk_failed
+		printf 'include "%s"\n' "$TMP/apply" 2>/dev/null >&8 || true
 		exec 8>&-
-		! wait "$nft" || break
+		! wait "$NFT" || break
 		[[ $way != deep ]] || fail "nft refused: $(head -c 1000 "$TMP/refused")"
-		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime"
+		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime" "$TMP/gone"
 	done
 	[[ ! -s $TMP/sweep ]] || sweep
 	[[ ! -s $TMP/retime ]] || retime
@@ -933,15 +970,21 @@ verb_map() { # add|del ARG…
 	shift
 	make_room
 	save_args "$@"
+	open_lock
+	know_kinds
+	begin_share "$mode" short
 	apply_share "$mode"
 }
 
 verb_sync() {
 	(($# == 0)) || fail "takes no arguments, the state comes on standard input: \"$*\""
 	make_room
+	open_lock
+	know_kinds
+	begin_share sync short
 	# The whole of it before the lock, so that a slow caller keeps nobody waiting. A NUL
 	# would end a line early in some awks; this makes it a byte that is refused.
-	tr '\0' '\1' >"$TMP/input"
+	tr '\0' '\1' >"$TMP/input" 7>&- 8>&-
 	apply_share sync
 }
 
@@ -1083,7 +1126,7 @@ function read_masquerade(k, h,    inner, e, n, i) {
 
 # The canonical lines of identity number i into a file; its number of backends, 0 if
 # its objects are not what this script writes.
-function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, live, keys, vals, b, out) {
+function content(i,    get, lookup, chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, live, keys, vals, b, out) {
 	chain = to[i]
 	h = substr(chain, 6)
 	split(id[i], f, " ")
@@ -1106,7 +1149,10 @@ function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, 
 		pin = between(rules[chain, r], "jump ", "")
 		timeout = between(pin, "pin-" h "-", "")
 		if (rules[chain, r + 1] != rules[chain, r] || timeout !~ /^[1-9][0-9]*$/ || n_rules[pin] != 4 || !(("aff-" h) in have)) return 0
-		if (rules[pin, 2] != "ct mark set ip saddr map @aff-" h || rules[pin, 4] != "ct mark set meta l4proto map { " l4 " : 0x00000000 } delete @aff-" h " { ip saddr : 0x00000000 }") return 0
+		# Older scripts had the lookup here.
+		get = "aff-" h "-get"; lookup = "ct mark set ip saddr map @aff-" h
+		if (rules[pin, 2] != lookup && (rules[pin, 2] != "jump " get || n_rules[get] != 1 || rules[get, 1] != lookup)) return 0
+		if (rules[pin, 4] != "ct mark set meta l4proto map { " l4 " : 0x00000000 } delete @aff-" h " { ip saddr : 0x00000000 }") return 0
 		q = index(rules[pin, 1], " update @")
 		m = between(substr(rules[pin, 1], q), " update @aff-" h " { ip saddr timeout ", " : ct mark }")
 		if (seconds(m) != timeout + 0) return 0
@@ -1132,10 +1178,11 @@ function content(i,    chain, h, f, p, r, j, n, l4, src, timeout, pin, m, e, q, 
 	}
 	close(out)
 	claimed["dnat-" h] = 1
-	claimed["dnat-" h "-" (timeout + 0) (src != "" ? "s" : "") ((("masquerade-ips", id[i]) in verdict) ? "m" : "")] = 1
+	claimed["dnat-" h "-" (timeout ? "c" timeout : 0) (src != "" ? "s" : "") ((("masquerade-ips", id[i]) in verdict) ? "m" : "")] = 1
 	if (src != "") claimed["src-" h] = 1
 	if (("masquerade-ips", id[i]) in verdict) claimed["masq-" h] = 1
 	if (timeout) claimed[pin] = claimed["aff-" h] = 1
+	if (timeout && rules[pin, 2] != lookup) claimed[get] = 1
 	return n
 }
 

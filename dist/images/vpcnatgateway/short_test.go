@@ -99,7 +99,7 @@ func hintOf(t *testing.T, is, said sharenat.Share) {
 	t.Helper()
 	kind := "0"
 	if said.Affinity.ClientIP {
-		kind = strconv.Itoa(int(said.Affinity.TimeoutSeconds))
+		kind = "c" + strconv.Itoa(int(said.Affinity.TimeoutSeconds))
 	}
 	if len(said.Sources) > 0 {
 		kind += "s"
@@ -171,5 +171,35 @@ func TestBrokenPromise(t *testing.T) {
 			g.full(s)
 			g.holds(s)
 		})
+	}
+}
+
+// An identity that goes takes its hint along.
+func TestHintsGoWithTheirIdentities(t *testing.T) {
+	must(t, os.RemoveAll(kinds))
+	g := newGateway(t)
+	a, b, c := share("tcp:80", p1), sticky(60, share("udp:81", p1)), share("tcp:82", p1)
+	hints := func() string {
+		entries, err := os.ReadDir(kinds)
+		must(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, strings.TrimPrefix(e.Name(), eip+":"))
+		}
+		return strings.Join(names, " ")
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { g.set(a, b, c) }, "80:tcp 81:udp 82:tcp"},
+		{func() { g.delta(nil, b.Identity) }, "80:tcp 82:tcp"},
+		{func() { g.full(c) }, "82:tcp"},
+		{func() { g.run("", "nft-dnat-map-del", eip+",82,tcp") }, ""},
+	} {
+		step.do()
+		if got := hints(); got != step.want {
+			t.Errorf("hints of %q, want %q", got, step.want)
+		}
 	}
 }
