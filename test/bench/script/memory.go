@@ -4,6 +4,7 @@ package script
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"time"
@@ -50,14 +51,24 @@ func resident(pid int) int64 {
 			sum = pages * int64(os.Getpagesize())
 		}
 	}
-	children, err := os.ReadFile(dir + "/task/" + strconv.Itoa(pid) + "/children")
-	if err != nil {
-		return sum
-	}
-	for _, child := range bytes.Fields(children) {
-		if n, err := strconv.Atoi(string(child)); err == nil {
-			sum += resident(n)
-		}
+	for _, child := range children(pid) {
+		sum += resident(child)
 	}
 	return sum
+}
+
+// children are the processes that a process has started, as far as they are there.
+func children(pid int) []int {
+	path := fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid)
+	list, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, child := range bytes.Fields(list) {
+		if n, err := strconv.Atoi(string(child)); err == nil {
+			pids = append(pids, n)
+		}
+	}
+	return pids
 }
