@@ -104,11 +104,8 @@ func hintOf(t *testing.T, is, said sharenat.Share) {
 	if len(said.Sources) > 0 {
 		kind += "s"
 	}
-	for _, b := range said.Backends {
-		if b.Masquerade {
-			kind += "m"
-			break
-		}
+	if slices.ContainsFunc(said.Backends, func(b sharenat.Backend) bool { return b.Masquerade }) {
+		kind += "m"
 	}
 	name := fmt.Sprintf("%s:%d:%s", is.EIP, is.Port, is.Protocol)
 	must(t, os.WriteFile(filepath.Join(kinds, name), []byte(hash(is)+" "+kind+"\n"), 0o600))
