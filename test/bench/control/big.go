@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -139,7 +140,7 @@ func (b *batch) verify(ctx context.Context) error {
 			return err
 		}
 		for id, holding := range listing.Shares {
-			if ports[id.EIP.String()+" "+fmt.Sprint(id.Port)] && holding.Backends == bigBackends {
+			if ports[id.EIP.String()+" "+strconv.Itoa(int(id.Port))] && holding.Backends == bigBackends {
 				held++
 			}
 		}

@@ -24,6 +24,7 @@ const burstSize = 100
 const (
 	oursBurst  = "ours, until all are in the kernel"
 	burstCalls = "ours, calls to the gateway"
+	burstFloor = "the API server, creating as many rules"
 	perRule    = "a call a rule, each with all backends so far"
 )
 
@@ -74,8 +75,19 @@ func prepareBurst(ctx context.Context, env *bench.Env) ([]bench.Side, func(conte
 	}
 	env.Cleanup(b.gw.close)
 	env.Cleanup(func() { _ = n.removeService(context.WithoutCancel(ctx), "burst") })
+	copies, err := n.makeCopies(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	ours := &joint{round: b.ours}
-	sides := []bench.Side{ours.side(oursBurst, ""), ours.side(burstCalls, "calls"), {Name: perRule, Sample: b.perRule}}
+	sides := []bench.Side{
+		ours.side(oursBurst, ""), ours.side(burstCalls, "calls"),
+		{Name: burstFloor, Sample: func(ctx context.Context) ([]float64, error) {
+			took, err := copies.create(ctx, burstSize)
+			return []float64{took.Seconds()}, err
+		}},
+		{Name: perRule, Sample: b.perRule},
+	}
 	return sides, func(context.Context) error { return b.gw.complete() }, b.holds(ctx, 1)
 }
 
@@ -108,7 +120,7 @@ func (b *burst) ours(ctx context.Context) (map[string][]float64, error) {
 		addrs = append(addrs, inVPC(i+1))
 		backends = append(backends, i+1)
 	}
-	before, err := b.network.calls(ctx, "")
+	before, err := b.calls(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +138,7 @@ func (b *burst) ours(ctx context.Context) (map[string][]float64, error) {
 	if err := b.ready(ctx, "burst"); err != nil {
 		return nil, err
 	}
-	after, err := b.network.calls(ctx, "")
+	after, err := b.calls(ctx, "")
 	if err != nil {
 		return nil, err
 	}

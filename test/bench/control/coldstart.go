@@ -25,8 +25,9 @@ const (
 	// coldServices is how many Services a start in a round finds. The whole thousand is started once, and noted.
 	coldServices = 100
 	// What the controller has in flight at once: rules that it makes, and statuses that it writes.
-	creators  = 4 * 16
-	statusers = 16
+	serviceWrites = 16
+	creators      = 4 * serviceWrites
+	statusers     = 16
 
 	oursCold  = "ours, from the start of the process until every rule is ready"
 	plainCold = "a client that makes the same writes, as many at once"
@@ -86,7 +87,7 @@ func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
 	if err := c.make(ctx); err != nil {
 		return nil, err
 	}
-	before, err := c.network.writes(ctx, "iptables-dnat-rules")
+	before, err := c.writes(ctx, "iptables-dnat-rules")
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := c.network.writes(ctx, "iptables-dnat-rules")
+	after, err := c.writes(ctx, "iptables-dnat-rules")
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +133,9 @@ type copies struct {
 const copiesResource = "copied-dnat-rules"
 
 func (n *network) makeCopies(ctx context.Context) (*copies, error) {
+	if n.copies != nil {
+		return n.copies, nil
+	}
 	definitions, err := apiextensionsclient.NewForConfig(n.config)
 	if err != nil {
 		return nil, err
@@ -155,6 +159,7 @@ func (n *network) makeCopies(ctx context.Context) (*copies, error) {
 	if c.client, err = rest.RESTClientFor(config); err != nil {
 		return nil, err
 	}
+	n.copies = c
 	return c, until(ctx, "the copies' kind", func(ctx context.Context) (bool, error) {
 		return c.client.Get().Resource(copiesResource).Do(ctx).Error() == nil, nil
 	})
@@ -194,6 +199,21 @@ func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
 		})
 	}
 	err := group.Wait()
+	return time.Since(began), err
+}
+
+// create makes so many rules, as many at once as the controller does for one Service.
+func (c *copies) create(ctx context.Context, count int) (time.Duration, error) {
+	first := c.made
+	c.made += count
+	began := time.Now()
+	err := each(ctx, count, serviceWrites, func(ctx context.Context, i int) error {
+		data, err := json.Marshal(copyOf(first + i))
+		if err != nil {
+			return err
+		}
+		return c.client.Post().Resource(copiesResource).Body(data).Do(ctx).Error()
+	})
 	return time.Since(began), err
 }
 

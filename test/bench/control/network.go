@@ -56,6 +56,7 @@ type network struct {
 	// grounded says that there is what a large cluster stands on, big what was measured when it came.
 	grounded bool
 	big      *big
+	copies   *copies
 }
 
 // nth is the address n further on.

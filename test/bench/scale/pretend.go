@@ -61,7 +61,7 @@ func NewCluster(size Size) (*Cluster, error) {
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "ovn-vpc-nat-config"}, Data: map[string]string{"image": "gateway"}},
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "ovn-vpc-nat-gw-config"}, Data: map[string]string{"enable-vpc-nat-gw": "true"}},
 		),
-		Ovn:      fake.NewSimpleClientset(), //nolint:staticcheck // the other kind does not know these types' schema
+		Ovn:      fake.NewSimpleClientset(),
 		listings: map[types.NamespacedName][]byte{},
 		calls:    map[string]int{},
 	}
