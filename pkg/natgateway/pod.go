@@ -24,6 +24,9 @@ import (
 // maxProbes bounds how many calls are spent on finding out which identities a script does not take.
 const maxProbes = 64
 
+// maxRest bounds how long a gateway rests after a call during a burst.
+const maxRest = time.Second
+
 // firstRetry is when a script that would not take an identity is asked again for the first time.
 const firstRetry = time.Second
 
@@ -56,6 +59,7 @@ type knowledge struct {
 	nextCheck    time.Time
 
 	dirtySince, dirtyLast, lastCall time.Time
+	lastTook                        time.Duration
 }
 
 func (s *programStore) get(key types.NamespacedName) *program {
@@ -113,7 +117,8 @@ func (p *program) markDirty(now time.Time) {
 }
 
 // settle says how long to wait before the next call. A change that comes alone is sent at once. One that comes right after a call
-// is taken for part of a burst, and waits for a moment of quiet.
+// is taken for part of a burst, and waits for a moment of quiet. Where that does not come, a gateway rests for as long as its last
+// call took: where calls are slow, more of them would only take from those who write the rules.
 func (c *Controller) settle(p *program, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +126,11 @@ func (c *Controller) settle(p *program, now time.Time) time.Duration {
 		return 0
 	}
 	until := p.dirtyLast.Add(c.burstQuiet)
-	if limit := p.dirtySince.Add(c.burstLimit); limit.Before(until) {
+	limit := p.dirtySince.Add(c.burstLimit)
+	if rest := p.lastCall.Add(min(p.lastTook, maxRest)); limit.Before(rest) {
+		limit = rest
+	}
+	if limit.Before(until) {
 		until = limit
 	}
 	return until.Sub(now)
@@ -415,7 +424,7 @@ func (s *session) call(ctx context.Context, call Call) ([]byte, error) {
 	out, err := s.c.Executor.Exec(ctx, call)
 	took := s.c.Clock.Since(start)
 	s.c.Metrics.observeCall(s.gateway, call.Verb, err, took)
-	s.p.update(func(p *program) { p.lastCall = s.c.Clock.Now() })
+	s.p.update(func(p *program) { p.lastCall, p.lastTook = s.c.Clock.Now(), took })
 	klog.FromContext(ctx).V(2).Info("Called gateway pod", "verb", call.Verb, "args", len(call.Args), "bytes", len(call.Stdin), "took", took, "failed", err != nil)
 	return out, err
 }
