@@ -20,13 +20,18 @@ build() { go -C "$ROOT/test" build -o "$bench" ./bench/cmd/kube-ovn-bench; }
 mkdir -p "$OUTPUT/bin"
 "$ROOT/hack/setup.sh" bench
 # Only the script's measures do without a control plane and its kube-proxy.
-case " $*" in
-*" script"*) ;;
-*)
+lab=1
+for arg in "$@"; do
+  case $arg in
+  -*) ;;
+  script*) lab=${lab/1/0} ;;
+  *) lab=2 ;;
+  esac
+done
+if ((lab)); then
   tools=$("$ROOT/hack/build-tools.sh" etcd controlplane)
   "$ROOT/hack/build.sh"
   export KUBE_OVN_LAB_PATH=$OUTPUT/bin:$tools
-  ;;
-esac
+fi
 step "building kube-ovn-bench" build
 exec "$bench" --output="$OUTPUT/bench" "$@"
