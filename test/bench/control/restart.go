@@ -53,6 +53,9 @@ func (r *restarts) round(ctx context.Context) (map[string][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.settle(ctx); err != nil {
+		return nil, err
+	}
 	if err := r.lab.StopController(ctx); err != nil {
 		return nil, err
 	}
@@ -97,6 +100,24 @@ func (r *restarts) round(ctx context.Context) (map[string][]float64, error) {
 	return map[string][]float64{
 		restartChecked: {checked.Sub(synced).Seconds()}, restartSynced: {synced.Sub(began).Seconds()}, restartLists: {lists / float64(gateways)},
 	}, nil
+}
+
+// settle waits until the controller neither writes nor calls any more: what it was at belongs to what was before.
+func (r *restarts) settle(ctx context.Context) error {
+	last := -1.0
+	return poll(ctx, time.Second, "the controller to be idle", func(ctx context.Context) (bool, error) {
+		writes, err := r.network.writes(ctx, written...)
+		if err != nil {
+			return false, err
+		}
+		calls, err := r.network.calls(ctx, "")
+		if err != nil {
+			return false, err
+		}
+		idle := writes+calls == last
+		last = writes + calls
+		return idle, nil
+	})
 }
 
 // knownGateways counts the gateways that the running controller has checked.
