@@ -426,11 +426,11 @@ func scriptIn(t *testing.T, dir string) func(args ...string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := strings.Replace(string(text), "local dir=/run\n", "local dir="+dir+"\n", 1)
-	script = strings.Replace(script, "[[ -d /etc/kube-ovn && -w /etc/kube-ovn ]] && dir=/etc/kube-ovn\n", "", 1)
-	if strings.Count(script, "/etc/kube-ovn") > strings.Count(string(text), "/etc/kube-ovn")-2 || !strings.Contains(script, "local dir="+dir) {
+	where := "RUN_DIR=/run\n[[ -d /etc/kube-ovn && -w /etc/kube-ovn ]] && RUN_DIR=/etc/kube-ovn\n"
+	if !strings.Contains(string(text), where) {
 		t.Fatal("the script takes its lock in another way than this test knows")
 	}
+	script := strings.Replace(string(text), where, "RUN_DIR="+dir+"\n", 1)
 	path := filepath.Join(dir, "nat-gateway.sh")
 	yes := "#!/bin/sh\nexit 0\n"
 	files := map[string]string{
