@@ -216,7 +216,8 @@ var _ = Describe("No connection is lost", Lab, func() {
 	})
 
 	It("when the rewrite of an identity fails: the old one goes on working", func(ctx SpecContext) {
-		b := churnBalancer(ctx, 2, false, TCP(80))
+		b := churnBalancer(ctx, 1, false, TCP(80))
+		b.wrapNFT(ctx, 2)
 		l := startLoad(ctx, b)
 		healthy := b.Ruleset(ctx, b.Gateway)
 		b.breakNFT(ctx)
@@ -277,23 +278,36 @@ var _ = Describe("No connection is lost", Lab, func() {
 	})
 })
 
-// breakNFT has nft in the gateway refuse transactions as the kernel does: what it is given is sent to the kernel, with a rule that the
-// kernel does not take at its end.
-func (b *balancer) breakNFT(ctx context.Context) {
+// refuses is there while wrapNFT's nft refuses.
+const refuses = "/usr/local/sbin/nft.refuses"
+
+// wrapNFT puts a program in front of nft in the gateway that can be told to have transactions refused as the kernel does: what it is given is
+// sent to the kernel, with a rule at its end that the kernel does not take. The next call has begun already, with an nft that waits for
+// input: a change makes that one do its work, and be followed by one that is wrapped.
+func (b *balancer) wrapNFT(ctx context.Context, replicas int) {
 	GinkgoHelper()
 	wrapper := `#!/bin/bash
 for nft in /usr/sbin/nft /sbin/nft /usr/bin/nft; do [[ -x $nft ]] && break; done
 [[ $1 == -f ]] || exec $nft "$@"
-{ cat "$2"; echo "add rule ip kube-ovn no-such-chain accept"; } | exec $nft -f -
+input=$(cat "$2" && echo end) || exit
+{ printf '%s' "${input%end}"; [[ ! -e ` + refuses + ` ]] || echo "add rule ip kube-ovn no-such-chain accept"; } | exec $nft -f -
 `
 	_, err := b.Exec(ctx, b.Gateway, strings.NewReader(wrapper), "bash", "-ec", "cat >/usr/local/sbin/nft; chmod +x /usr/local/sbin/nft")
+	Expect(err).NotTo(HaveOccurred())
+	b.Scale(ctx, "web", int32(replicas))
+	b.Settle(ctx, replicas)
+}
+
+func (b *balancer) breakNFT(ctx context.Context) {
+	GinkgoHelper()
+	_, err := b.Exec(ctx, b.Gateway, nil, "touch", refuses)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(b.repairNFT)
 }
 
 func (b *balancer) repairNFT(ctx context.Context) {
 	GinkgoHelper()
-	_, err := b.Exec(ctx, b.Gateway, nil, "rm", "-f", "/usr/local/sbin/nft")
+	_, err := b.Exec(ctx, b.Gateway, nil, "rm", "-f", refuses)
 	Expect(err).NotTo(HaveOccurred())
 }
 
