@@ -59,7 +59,7 @@ type Options struct {
 	Latency *latency.Tracker
 	// CheckInterval is how often a pod is asked what it holds, so that a change by hand heals. It varies by a tenth.
 	CheckInterval time.Duration
-	// CallTimeout bounds one run of the script.
+	// CallTimeout bounds one run of the script; one with much to do gets more, by the size of its input.
 	CallTimeout time.Duration
 	// RuleWorkers is how many rules are written at once. Default: 16.
 	RuleWorkers int
