@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 
 	"github.com/kubeovn/kube-ovn/test/lab/fabric"
@@ -541,7 +542,8 @@ func (w *worker) patch(ctx context.Context, change map[string]any, subresources 
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.pod.DeletionTimestamp == nil || pod.DeletionTimestamp != nil {
+	// What the informer brought meanwhile may be newer, and nothing would bring it again.
+	if order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, w.pod.ResourceVersion); err == nil && order > 0 {
 		w.pod = pod
 	}
 	return nil
