@@ -15,7 +15,7 @@ import (
 // NewClientset returns a fake clientset that holds the given objects.
 func NewClientset(tb testing.TB, objects ...runtime.Object) *fake.Clientset {
 	tb.Helper()
-	clientset := fake.NewSimpleClientset() //nolint:staticcheck // see the package's comment
+	clientset := fake.NewSimpleClientset()
 	for _, object := range objects {
 		resource, err := resourceOf(object)
 		if err != nil {
