@@ -67,7 +67,7 @@ func TestLatencyByRules(t *testing.T) {
 		cl.setHandler(false)
 		cl.put(triggered(now(), p[0], p[1]))
 		cl.settle()
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // virtual
 		cl.finish()
 		cl.settle()
 		count, sum := cl.measured()
@@ -77,7 +77,7 @@ func TestLatencyByRules(t *testing.T) {
 		// Endpoints that go: until no gateway holds them.
 		cl.put(triggered(now(), p[0]))
 		cl.settle()
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // virtual
 		if n, _ := cl.measured(); n != 1 {
 			t.Errorf("%d changes measured while a gateway still holds the backend", n)
 		}
@@ -124,10 +124,10 @@ func TestLatencyIsNotMeasured(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inCluster(t, plan(newService(testService), p[0], p[1], p[2], webSlice()), func(cl *cluster) {
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // virtual
 				tc.do(cl)
 				cl.settle()
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute) // virtual
 				cl.wantMeasured(0, 0)
 			})
 		})
@@ -149,7 +149,7 @@ func TestLatencySinceSeen(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inCluster(t, plan(newService(testService), p[0], p[1], p[2], triggered(earlier, p[0])), func(cl *cluster) {
-				time.Sleep(time.Hour)
+				time.Sleep(time.Hour) // virtual
 				tc.do(cl)
 				cl.settle()
 				if count, sum := cl.measured(); count != 1 || sum > time.Second {

@@ -26,6 +26,24 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
+// documents gives the texts of README.md and of what is in docs, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%d documents: %v", len(paths), err)
+	}
+	texts := map[string]string{}
+	for _, path := range append(paths, filepath.Join(root, "README.md")) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[path] = string(data)
+	}
+	return texts
+}
+
 // goFiles gives the files below a directory of the tree that are tests, or those that are not.
 func goFiles(t *testing.T, dir string, tests bool) (files []string) {
 	t.Helper()
@@ -134,16 +152,8 @@ func TestDocsNameTests(t *testing.T) {
 			}
 		}
 	}
-	documents, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range append(documents, filepath.Join(root, "README.md")) {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(string(data), -1) {
+	for path, text := range documents(t) {
+		for _, match := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text, -1) {
 			if !functions[match[1]] {
 				t.Errorf("%s: there is no %s", filepath.Base(path), match[1])
 			}
@@ -192,16 +202,8 @@ func reasons(file *ast.File) map[string]string {
 
 // TestDocsLinkToWhatIsThere checks links within the tree, to files and to headings.
 func TestDocsLinkToWhatIsThere(t *testing.T) {
-	documents, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range append(documents, filepath.Join(root, "README.md")) {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(data), -1) {
+	for path, text := range documents(t) {
+		for _, match := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
 			target, heading, _ := strings.Cut(match[1], "#")
 			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 				continue

@@ -47,29 +47,36 @@ func forgetLease(ctx context.Context, name string) {
 	}
 }
 
-// installedController makes the Deployment of an installation that serves Services, without Pods, and gives a function that reads its flags.
-func installedController(ctx context.Context) (args func(context.Context) []string) {
+// idleDeployment makes a Deployment in the system's namespace that is there to be looked at: none of its Pods runs. It goes with the spec.
+func idleDeployment(ctx context.Context, name string, labels map[string]string, container corev1.Container) *appsv1.Deployment {
 	GinkgoHelper()
-	labels := map[string]string{"app.kubernetes.io/name": "kube-ovn-nftable-lb"}
 	deployments := cluster.Kube.AppsV1().Deployments(SystemNamespace)
 	made, err := deployments.Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-ovn-nftable-lb"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](0),
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none", Args: []string{"--enable-nftable-lb-svc=true"}}}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{container}},
 			},
 		},
 	}, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx context.Context) {
-		Expect(deployments.Delete(ctx, made.Name, metav1.DeleteOptions{})).To(Succeed())
+		Expect(deployments.Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())
 	})
+	return made
+}
+
+// installedController makes the Deployment of an installation that serves Services, without Pods, and gives a function that reads its flags.
+func installedController(ctx context.Context) (args func(context.Context) []string) {
+	GinkgoHelper()
+	made := idleDeployment(ctx, "kube-ovn-nftable-lb", map[string]string{"app.kubernetes.io/name": "kube-ovn-nftable-lb"},
+		corev1.Container{Name: "main", Image: "none", Args: []string{"--enable-nftable-lb-svc=true"}})
 	return func(ctx context.Context) []string {
 		GinkgoHelper()
-		now, err := deployments.Get(ctx, made.Name, metav1.GetOptions{})
+		now, err := cluster.Kube.AppsV1().Deployments(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		return now.Spec.Template.Spec.Containers[0].Args
 	}

@@ -13,7 +13,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,28 +30,13 @@ const stockImage = "docker.io/kubeovn/kube-ovn:v1.18.0"
 func stockController(ctx context.Context) (tell func(ctx context.Context, args ...string)) {
 	GinkgoHelper()
 	cluster.StopController(ctx)
-	labels := map[string]string{"app": "kube-ovn-controller"}
-	deployments := cluster.Kube.AppsV1().Deployments(SystemNamespace)
-	stock, err := deployments.Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-ovn-controller"},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](0),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-ovn-controller", Image: stockImage, Args: []string{"--v=3"}}}},
-			},
-		},
-	}, metav1.CreateOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func(ctx context.Context) {
-		Expect(deployments.Delete(ctx, stock.Name, metav1.DeleteOptions{})).To(Succeed())
-	})
+	stock := idleDeployment(ctx, "kube-ovn-controller", map[string]string{"app": "kube-ovn-controller"},
+		corev1.Container{Name: "kube-ovn-controller", Image: stockImage, Args: []string{"--v=3"}})
 	return func(ctx context.Context, args ...string) {
 		GinkgoHelper()
 		patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": append([]string{"--v=3"}, args...)}})
 		Expect(err).NotTo(HaveOccurred())
-		_, err = deployments.Patch(ctx, stock.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+		_, err = cluster.Kube.AppsV1().Deployments(stock.Namespace).Patch(ctx, stock.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 		Expect(err).NotTo(HaveOccurred())
 	}
 }
