@@ -94,6 +94,8 @@ readonly SHORT_MAX=32
 
 VERB=${1:-}
 TMP=
+PLANNER= # what begin_share has started
+NFT=
 KINDS= # the directory of hints, "" where the short way cannot be taken
 
 # What tools say names the room, which is another one each time. The caller tells what is new by the text.
@@ -115,7 +117,17 @@ make_room() {
 	TMP=$base/nat-gateway.$$.$SRANDOM
 	# mkdir fails on anything that is there already, so the name need not be secret.
 	mkdir -- "$TMP" "$TMP/hash" || exit 1
-	trap 'rm -rf -- "$TMP"' EXIT
+	trap give_up EXIT
+}
+
+# give_up ends a call in which something went wrong. What was begun ahead of time ends, too, and is waited for: the first
+# process of the container, which would inherit it, is a sleep that never looks after its children.
+give_up() {
+	local status=$?
+	exec 7>&- 8>&-
+	wait ${PLANNER:+"$PLANNER"} ${NFT:+"$NFT"} || true
+	rm -rf -- "$TMP"
+	exit "$status"
 }
 
 # leave ends a call in which all went well.
@@ -800,8 +812,6 @@ BEGIN {
 # begin_share MODE WAY starts what will be needed: awk, which makes the plan as soon as it is
 # told so, and nft. It is called before there is any input, so that a call
 # which was begun ahead of time need not wait for programs to start.
-PLANNER=
-NFT=
 begin_share() {
 	exec 8> >(trap '' HUP INT TERM PIPE; exec nft -f - 2>"$TMP/refused")
 	NFT=$!
@@ -947,8 +957,9 @@ drop_connections() {
 	[[ ! -r /proc/sys/net/netfilter/nf_conntrack_count ]] || read -r count </proc/sys/net/netfilter/nf_conntrack_count
 	((count > 0)) || return 0
 	# One identity, or one EIP: conntrack itself leaves out the rest.
-	read -r -a args < <(awk '$1 != "alive" { p[$2]; e[$3] } END { for (x in p) { n++; P = x } for (x in e) { m++; E = x }
-		if (n == 1) printf "-p %s ", P; if (m == 1) printf "--orig-dst %s", E; print "" }' "$TMP/conntrack") || true
+	awk '$1 != "alive" { p[$2]; e[$3] } END { for (x in p) { n++; P = x } for (x in e) { m++; E = x }
+		if (n == 1) printf "-p %s ", P; if (m == 1) printf "--orig-dst %s", E; print "" }' "$TMP/conntrack" >"$TMP/which"
+	read -r -a args <"$TMP/which" || true
 	conntrack -L -f ipv4 "${args[@]}" >"$TMP/connections" 2>"$TMP/error" ||
 		fail "state applied, but conntrack cannot list: $(head -c 500 "$TMP/error")"
 	run_awk "$AWK_CONNTRACK" >"$TMP/deletions"
