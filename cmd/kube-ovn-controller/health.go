@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// health answers /healthz and /readyz. A process that waits for the lease is ready: it is what it should be.
+// health answers /healthz and /readyz.
 type health struct {
 	leader *leaderelection.HealthzAdaptor
 
@@ -27,8 +27,9 @@ type health struct {
 	ready func() bool
 }
 
-func newHealth() *health {
-	return &health{leader: leaderelection.NewLeaderHealthzAdaptor(20 * time.Second), ready: func() bool { return true }}
+// newHealth is the health of a process that has not begun its work. Where that waits for a lease it is ready: it is what it should be.
+func newHealth(waitsForLease bool) *health {
+	return &health{leader: leaderelection.NewLeaderHealthzAdaptor(20 * time.Second), ready: func() bool { return waitsForLease }}
 }
 
 func (h *health) setReady(ready func() bool) {

@@ -59,7 +59,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(buildInfo())
-	h := newHealth()
+	h := newHealth(o.leaderElection.LeaderElect)
 	server, err := listen(o.pprofPort, h, prometheus.Gatherers{legacyregistry.DefaultGatherer, registry})
 	if err != nil {
 		return err
