@@ -24,8 +24,12 @@ import (
 // maxProbes bounds how many calls are spent on finding out which identities a script does not take.
 const maxProbes = 64
 
-// maxRest bounds how long a gateway rests after a call during a burst.
-const maxRest = time.Second
+// A moment of quiet is half of what a call takes, burstQuiet at least. During a burst that does not end, a gateway rests after a call
+// for as long as restCalls of them take, but for no more than maxRest.
+const (
+	restCalls = 3
+	maxRest   = time.Second
+)
 
 // firstRetry is when a script that would not take an identity is asked again for the first time.
 const firstRetry = time.Second
@@ -117,17 +121,17 @@ func (p *program) markDirty(now time.Time) {
 }
 
 // settle says how long to wait before the next call. A change that comes alone is sent at once. One that comes right after a call
-// is taken for part of a burst, and waits for a moment of quiet. Where that does not come, a gateway rests for as long as its last
-// call took: where calls are slow, more of them would only take from those who write the rules.
+// is taken for part of a burst, and waits for a moment of quiet; where that does not come, for some times as long as the last call
+// took. Where calls are slow, more of them would only take from those who write the rules, and be made again soon.
 func (c *Controller) settle(p *program, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.content == nil || p.dirtySince.IsZero() || now.Sub(p.lastCall) > c.burstMemory+c.burstLimit || p.dirtySince.Sub(p.lastCall) > c.burstMemory {
+	if p.content == nil || p.dirtySince.IsZero() || p.dirtySince.Sub(p.lastCall) > c.burstMemory {
 		return 0
 	}
-	until := p.dirtyLast.Add(c.burstQuiet)
+	until := p.dirtyLast.Add(max(c.burstQuiet, min(p.lastTook, maxRest)/2))
 	limit := p.dirtySince.Add(c.burstLimit)
-	if rest := p.lastCall.Add(min(p.lastTook, maxRest)); limit.Before(rest) {
+	if rest := p.lastCall.Add(min(restCalls*p.lastTook, maxRest)); limit.Before(rest) {
 		limit = rest
 	}
 	if limit.Before(until) {
