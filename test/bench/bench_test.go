@@ -140,6 +140,19 @@ func TestRunAlternates(t *testing.T) {
 	}
 }
 
+func TestRunWithoutWarmUp(t *testing.T) {
+	var trace []string
+	m := measure("script/one", constant("a", 1, &trace), constant("b", 2, &trace))
+	m.NoWarmUp = true
+	r := Run(t.Context(), &m, Options{Logf: t.Logf})
+	if got, want := strings.Join(trace, " "), "a b b a a b b a a b"; got != want {
+		t.Errorf("sampled %s, want %s", got, want)
+	}
+	if r.Error != "" || r.Sides[0].Summary.N != 5 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestRunJudges(t *testing.T) {
 	for _, test := range []struct {
 		name  string

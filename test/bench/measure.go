@@ -26,7 +26,9 @@ type Measure struct {
 	Unit string
 	// Rounds that count, MinRounds at least; DefaultRounds where it is 0.
 	Rounds int
-	Aims   []Aim
+	// NoWarmUp leaves out the round that does not count, where a sample is so long that cold caches make no difference.
+	NoWarmUp bool
+	Aims     []Aim
 	// Prepare builds what is measured, and says how each side is sampled. Check, which may be nil, runs after the rounds: it
 	// looks whether what was timed does its work. Everything is undone by env.Cleanup, also when Prepare fails.
 	Prepare func(ctx context.Context, env *Env) (sides []Side, check func(context.Context) error, err error)

@@ -96,7 +96,7 @@ func take(ctx context.Context, m *Measure, env *Env, r *Result) error {
 		return err
 	}
 	env.Logf("%s: prepared, %d rounds of %d sides", m.Name, r.Rounds, len(sides))
-	samples, err := sample(ctx, sides, r.Rounds)
+	samples, err := sample(ctx, sides, r.Rounds, !m.NoWarmUp)
 	if err != nil {
 		return err
 	}
@@ -125,15 +125,19 @@ func take(ctx context.Context, m *Measure, env *Env, r *Result) error {
 }
 
 // sample takes each side in turn, in every round another one first, so that what changes on the machine meanwhile falls on
-// all of them. The first round warms caches and does not count.
-func sample(ctx context.Context, sides []Side, rounds int) ([][][]float64, error) {
+// all of them. A first round that warms caches does not count.
+func sample(ctx context.Context, sides []Side, rounds int, warmUp bool) ([][][]float64, error) {
 	samples := make([][][]float64, len(sides))
-	for round := range rounds + 1 {
+	first := 1
+	if warmUp {
+		first = 0
+	}
+	for round := first; round <= rounds; round++ {
 		for turn := range sides {
 			if err := ctx.Err(); err != nil {
 				return nil, context.Cause(ctx)
 			}
-			i := (round + turn) % len(sides)
+			i := (round - first + turn) % len(sides)
 			runtime.GC() // our own, not in a sample
 			s, err := sides[i].Sample(ctx)
 			if err == nil && len(s) == 0 {

@@ -30,10 +30,11 @@ const (
 
 func burstMeasure() bench.Measure {
 	return bench.Measure{
-		Name:   "control/burst",
-		Title:  "100 backends come at once",
-		Unit:   "s",
-		Rounds: 5,
+		Name:     "control/burst",
+		Title:    "100 backends come at once",
+		Unit:     "s",
+		Rounds:   5,
+		NoWarmUp: true,
 		Aims: []bench.Aim{
 			{Of: perRule, Over: oursBurst, Min: 50},
 			{Of: burstCalls, Max: 3},

@@ -38,7 +38,7 @@ type pace struct {
 }
 
 var (
-	slow = pace{"2s", 2 * time.Second, 8, 2}
+	slow = pace{"2s", 2 * time.Second, 6, 2}
 	fast = pace{"300ms", 300 * time.Millisecond, 20, 0.15}
 )
 

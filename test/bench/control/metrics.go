@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -70,6 +71,42 @@ func (p *place) controllerMetrics(ctx context.Context) (metrics, error) {
 	return parseMetrics(response.Body)
 }
 
+// serverMetrics are the API server's.
+func (p *place) serverMetrics(ctx context.Context) (metrics, error) {
+	data, err := p.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return parseMetrics(bytes.NewReader(data))
+}
+
+// cpu is what has been used of the processors, in seconds.
+type cpu struct {
+	machine, server float64
+}
+
+func (c cpu) since(before cpu) cpu { return cpu{c.machine - before.machine, c.server - before.server} }
+
+// cpu is what the API server and the whole machine have used so far.
+func (p *place) cpu(ctx context.Context) (cpu, error) {
+	m, err := p.serverMetrics(ctx)
+	if err != nil {
+		return cpu{}, err
+	}
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return cpu{}, err
+	}
+	// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
+	var ticks [8]float64
+	if _, err := fmt.Sscanf(string(stat), "cpu %f %f %f %f %f %f %f %f",
+		&ticks[0], &ticks[1], &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]); err != nil {
+		return cpu{}, fmt.Errorf("/proc/stat: %w", err)
+	}
+	used := ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]
+	return cpu{used / 100, m.sum("process_cpu_seconds_total", with())}, nil
+}
+
 // calls counts the controller's calls to gateways, by verb; "" counts all.
 func (p *place) calls(ctx context.Context, verb string) (float64, error) {
 	m, err := p.controllerMetrics(ctx)
@@ -78,11 +115,7 @@ func (p *place) calls(ctx context.Context, verb string) (float64, error) {
 
 // writes counts what the API server was asked to write, of the kinds that the controller writes.
 func (p *place) writes(ctx context.Context, resources ...string) (float64, error) {
-	data, err := p.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return 0, err
-	}
-	m, err := parseMetrics(bytes.NewReader(data))
+	m, err := p.serverMetrics(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 	"github.com/kubeovn/kube-ovn/test/bench"
 	"github.com/kubeovn/kube-ovn/test/lab"
+	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 )
 
 const (
@@ -323,6 +324,35 @@ func (n *network) ready(ctx context.Context, name string) error {
 		service, err := n.kube.CoreV1().Services(n.name).Get(ctx, name, metav1.GetOptions{})
 		return err == nil && meta.IsStatusConditionTrue(service.Status.Conditions, lbservice.ConditionReady), err
 	})
+}
+
+// eraseRules removes the rules whose names begin so from the API server at once, finalizers or not.
+func (p *place) eraseRules(ctx context.Context, prefix string, count int) error {
+	erased, err := controlplane.Erase(ctx, "/registry/kubeovn.io/iptables-dnat-rules/"+prefix)
+	if err == nil && erased != int64(count) {
+		err = fmt.Errorf("%d rules %s… were there, not %d", erased, prefix, count)
+	}
+	return err
+}
+
+// empty takes all identities from a gateway.
+func (p *place) empty(ctx context.Context, gateway string) error {
+	state, err := sharenat.EncodeFull(nil)
+	if err != nil {
+		return err
+	}
+	pods, err := p.lab.GatewayPods(ctx, gateway)
+	if err != nil {
+		return err
+	}
+	executor := natgateway.NewExecutor(p.kube, p.config)
+	for i := range pods {
+		call := natgateway.Call{Pod: types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Name}, Verb: sharenat.SyncVerb, Stdin: state}
+		if _, err := executor.Exec(ctx, call); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // listing is what a gateway pod holds.

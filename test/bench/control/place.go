@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds every wait for something that has to come.
-const patience = 5 * time.Minute
+const patience = 10 * time.Minute
 
 // place is the lab, and what the measures have built in it so far.
 type place struct {

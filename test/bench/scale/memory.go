@@ -33,11 +33,12 @@ const (
 
 func memoryMeasure(services int) bench.Measure {
 	return bench.Measure{
-		Name:   fmt.Sprintf("scale/memory-%d", services),
-		Title:  fmt.Sprintf("heap of both controllers, with %d pretended Services of 20 backends in memory", services),
-		Unit:   "B",
-		Rounds: 5,
-		Aims:   []bench.Aim{{Of: oursHeap, Over: objectsHeap, Max: 1.5}},
+		Name:     fmt.Sprintf("scale/memory-%d", services),
+		Title:    fmt.Sprintf("heap of both controllers, with %d pretended Services of 20 backends in memory", services),
+		Unit:     "B",
+		Rounds:   5,
+		NoWarmUp: true,
+		Aims:     []bench.Aim{{Of: oursHeap, Over: objectsHeap, Max: 1.5}},
 		Prepare: func(_ context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
 			c, err := NewCluster(Size{Services: env.Scaled(services), Backends: 20, Gateways: 10})
 			if err != nil {
