@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/test/bench"
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
+	"github.com/kubeovn/kube-ovn/test/lab/supervise"
 )
 
 // The large cluster.
@@ -94,13 +95,7 @@ func (b *batch) remove(ctx context.Context) error {
 
 // coldStart starts the controller, which finds these Services and none of their rules, and waits until all are programmed. It
 // returns how long that took, from the start of the process.
-//
-// kube-proxy does not take part: on a machine of few cores, what it makes of the same Services at the same time would count.
-func (b *batch) coldStart(ctx context.Context, served int) (took time.Duration, err error) {
-	if err := b.lab.Processes().Stop(ctx, controlplane.Proxy, proxyGrace); err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, b.lab.SetProxyMode(ctx, controlplane.ProxyNFTables)) }()
+func (b *batch) coldStart(ctx context.Context, served int) (time.Duration, error) {
 	began := time.Now()
 	options := controllerOptions()
 	options.NoWait = true
@@ -109,7 +104,7 @@ func (b *batch) coldStart(ctx context.Context, served int) (took time.Duration, 
 	}
 	// Where there is much to count, it would itself be something that is measured.
 	interval := max(seldom, time.Duration(b.services)*time.Millisecond)
-	err = poll(ctx, interval, "all Services to be programmed", func(ctx context.Context) (bool, error) {
+	err := poll(ctx, interval, "all Services to be programmed", func(ctx context.Context) (bool, error) {
 		m, err := b.controllerMetrics(ctx)
 		if err != nil {
 			return false, nil //nolint:nilerr // it has not begun to listen yet
@@ -117,6 +112,19 @@ func (b *batch) coldStart(ctx context.Context, served int) (took time.Duration, 
 		return m.sum("kube_ovn_nftable_lb_services", with("reason", "Programmed")) >= float64(served), nil
 	})
 	return time.Since(began), err
+}
+
+// withoutProxy ends kube-proxy: on a machine of few cores, what it makes of the same Services at the same time would count.
+func (p *place) withoutProxy(ctx context.Context) error {
+	if err := p.lab.Processes().Stop(ctx, controlplane.Proxy, proxyGrace); err != nil && !errors.Is(err, supervise.ErrNotRunning) {
+		return err
+	}
+	return nil
+}
+
+// withProxy starts it again.
+func (p *place) withProxy(ctx context.Context) error {
+	return p.lab.SetProxyMode(ctx, controlplane.ProxyNFTables)
 }
 
 // verify looks whether every rule is there, ready, and as often in the gateways as it should be.
@@ -216,6 +224,9 @@ func grow(ctx context.Context, env *bench.Env) (*big, error) {
 	if err := n.lab.StopController(ctx); err != nil {
 		return nil, err
 	}
+	if err := n.withoutProxy(ctx); err != nil {
+		return nil, err
+	}
 	if err := b.make(ctx); err != nil {
 		return nil, fmt.Errorf("make %d Services: %w", b.services, err)
 	}
@@ -234,7 +245,7 @@ func grow(ctx context.Context, env *bench.Env) (*big, error) {
 	}
 	n.big = &big{services: b.services, took: took.Seconds(), writes: (after - before) / float64(b.rules())}
 	env.Logf("%d rules are ready after %s", b.rules(), took)
-	return n.big, b.verify(ctx)
+	return n.big, errors.Join(b.verify(ctx), n.withProxy(ctx))
 }
 
 // served counts the Services that are programmed now.

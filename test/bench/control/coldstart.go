@@ -19,6 +19,7 @@ import (
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/test/bench"
+	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 )
 
 const (
@@ -81,6 +82,10 @@ func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(c
 		return nil, nil, err
 	}
 	if c.copies, err = n.makeCopies(ctx); err != nil {
+		return nil, nil, err
+	}
+	env.Cleanup(func() { _ = n.withProxy(context.WithoutCancel(ctx)) })
+	if err := n.withoutProxy(ctx); err != nil {
 		return nil, nil, err
 	}
 	ours := &joint{round: c.ours}
@@ -166,7 +171,10 @@ type copies struct {
 	made   int
 }
 
-const copiesResource = "copied-dnat-rules"
+const (
+	copiesGroup    = "bench.kubeovn.io"
+	copiesResource = "copied-dnat-rules"
+)
 
 func (n *network) makeCopies(ctx context.Context) (*copies, error) {
 	if n.copies != nil {
@@ -181,15 +189,14 @@ func (n *network) makeCopies(ctx context.Context) (*copies, error) {
 	if err != nil {
 		return nil, err
 	}
-	const group = "bench.kubeovn.io"
-	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: copiesResource + "." + group}, Spec: *original.Spec.DeepCopy()}
-	crd.Spec.Group = group
+	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: copiesResource + "." + copiesGroup}, Spec: *original.Spec.DeepCopy()}
+	crd.Spec.Group = copiesGroup
 	crd.Spec.Names = apiextensions.CustomResourceDefinitionNames{Plural: copiesResource, Singular: "copied-dnat-rule", Kind: "CopiedDnatRule", ListKind: "CopiedDnatRuleList"}
 	if _, err := crds.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	config := rest.CopyConfig(n.config)
-	config.GroupVersion = &schema.GroupVersion{Group: group, Version: "v1"}
+	config.GroupVersion = &schema.GroupVersion{Group: copiesGroup, Version: "v1"}
 	config.APIPath, config.NegotiatedSerializer = "/apis", scheme.Codecs.WithoutConversion()
 	c := &copies{}
 	if c.client, err = rest.RESTClientFor(config); err != nil {
@@ -207,10 +214,10 @@ func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
 	c.made += count
 	began := time.Now()
 	made := make(chan string, count)
-	group, ctx := errgroup.WithContext(ctx)
+	group, writing := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(made)
-		return each(ctx, count, creators, func(ctx context.Context, i int) error {
+		return each(writing, count, creators, func(ctx context.Context, i int) error {
 			rule := copyOf(first + i)
 			data, err := json.Marshal(rule)
 			if err != nil {
@@ -226,7 +233,7 @@ func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
 	for range statusers {
 		group.Go(func() error {
 			for name := range made {
-				err := c.client.Patch(types.MergePatchType).Resource(copiesResource).Name(name).SubResource("status").Body(copiedStatus).Do(ctx).Error()
+				err := c.client.Patch(types.MergePatchType).Resource(copiesResource).Name(name).SubResource("status").Body(copiedStatus).Do(writing).Error()
 				if err != nil {
 					return err
 				}
@@ -234,8 +241,13 @@ func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
 			return nil
 		})
 	}
-	err := group.Wait()
-	return time.Since(began), err
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	// What they take in the API server would slow down what comes next.
+	_, err := controlplane.Erase(ctx, "/registry/"+copiesGroup+"/"+copiesResource+"/")
+	return took, err
 }
 
 // create makes so many rules, as many at once as the controller does for one Service.
@@ -256,7 +268,7 @@ func (c *copies) create(ctx context.Context, count int) (time.Duration, error) {
 // copyOf is like the rules that the controller makes.
 func copyOf(i int) *kubeovnv1.IptablesDnatRule {
 	return &kubeovnv1.IptablesDnatRule{
-		TypeMeta: metav1.TypeMeta{APIVersion: "bench.kubeovn.io/v1", Kind: "CopiedDnatRule"},
+		TypeMeta: metav1.TypeMeta{APIVersion: copiesGroup + "/v1", Kind: "CopiedDnatRule"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("lb-cold-%012x", i),
 			Labels: map[string]string{
