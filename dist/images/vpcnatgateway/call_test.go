@@ -293,8 +293,7 @@ func TestProcessesDoNotGrow(t *testing.T) {
 // maxRSS runs a call and gives the most memory that it or one of its children took, in KiB, and how long it was.
 func (g *gateway) maxRSS(stdin string, args ...string) (int64, time.Duration) {
 	g.t.Helper()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", g.ns, "bash", g.script}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
+	cmd := g.command(g.t.Context(), stdin, append([]string{"bash", g.script}, args...)...)
 	start := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		g.t.Fatalf("%v: %s", err, out)

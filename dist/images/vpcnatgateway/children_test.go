@@ -4,12 +4,11 @@ package vpcnatgateway_test
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
@@ -55,33 +54,21 @@ func TestNoChildIsLeftBehind(t *testing.T) {
 // childrenOf runs the script in a process group of its own, and gives what is there of it after its end.
 func (g *gateway) childrenOf(stdin string, args ...string) ([]string, error) {
 	g.t.Helper()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", g.ns, "bash", g.script}, args...)...)
-	cmd.Env = append(os.Environ(), g.env...)
-	cmd.Stdin = strings.NewReader(stdin)
+	cmd := g.command(g.t.Context(), stdin, append([]string{"bash", g.script}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
 	}
-	stats, globErr := filepath.Glob("/proc/[0-9]*/stat")
-	if globErr != nil {
-		g.t.Fatal(globErr)
+	processes, procErr := procfs.AllProcs()
+	if procErr != nil {
+		g.t.Fatal(procErr)
 	}
 	var left []string
-	for _, path := range stats {
-		stat, readErr := os.ReadFile(path)
-		if readErr != nil {
-			continue // It has ended meanwhile.
-		}
-		// pid (comm) state ppid pgrp …, see proc_pid_stat(5).
-		var state string
-		var parent, group int
-		line := string(stat)
-		if _, scanErr := fmt.Sscan(line[strings.LastIndexByte(line, ')')+1:], &state, &parent, &group); scanErr != nil {
-			g.t.Fatalf("%s: %v", path, scanErr)
-		}
-		if group == cmd.Process.Pid {
-			left = append(left, line[:strings.LastIndexByte(line, ')')+1]+" "+state)
+	for _, process := range processes {
+		// Whoever cannot be looked at has ended meanwhile.
+		if stat, statErr := process.Stat(); statErr == nil && stat.PGRP == cmd.Process.Pid {
+			left = append(left, fmt.Sprintf("%d (%s) %s", stat.PID, stat.Comm, stat.State))
 		}
 	}
 	return left, err

@@ -117,12 +117,12 @@ make_room() {
 	TMP=$base/nat-gateway.$$.$SRANDOM
 	# mkdir fails on anything that is there already, so the name need not be secret.
 	mkdir -- "$TMP" "$TMP/hash" || exit 1
-	trap give_up EXIT
+	trap clean_up EXIT
 }
 
-# give_up ends a call in which something went wrong. What was begun ahead of time ends, too, and is waited for: the first
+# clean_up ends a call that does not end by leave. What was begun ahead of time ends, too, and is waited for: the first
 # process of the container, which would inherit it, is a sleep that never looks after its children.
-give_up() {
+clean_up() {
 	local status=$?
 	exec 7>&- 8>&-
 	wait ${PLANNER:+"$PLANNER"} ${NFT:+"$NFT"} || true

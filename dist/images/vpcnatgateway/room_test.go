@@ -142,14 +142,20 @@ func (g *gateway) run(stdin string, args ...string) string {
 	return out
 }
 
+// command is one that will run in the gateway.
+func (g *gateway) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", g.ns}, args...)...)
+	cmd.Env = append(os.Environ(), g.env...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return cmd
+}
+
 // exec runs a command in the gateway.
 func (g *gateway) exec(stdin string, args ...string) (string, error) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", g.ns}, args...)...)
-	cmd.Env = append(os.Environ(), g.env...)
-	cmd.Stdin = strings.NewReader(stdin)
+	cmd := g.command(ctx, stdin, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
