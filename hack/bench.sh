@@ -24,8 +24,11 @@ lab=1
 for arg in "$@"; do
   case $arg in
   -*) ;;
-  script*) lab=${lab/1/0} ;;
-  *) lab=2 ;;
+  script*) lab=0 ;;
+  *)
+    lab=1
+    break
+    ;;
   esac
 done
 if ((lab)); then

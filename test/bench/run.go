@@ -128,16 +128,16 @@ func take(ctx context.Context, m *Measure, env *Env, r *Result) error {
 // all of them. A first round that warms caches does not count.
 func sample(ctx context.Context, sides []Side, rounds int, warmUp bool) ([][][]float64, error) {
 	samples := make([][][]float64, len(sides))
-	first := 1
+	skipped := 0
 	if warmUp {
-		first = 0
+		skipped = 1
 	}
-	for round := first; round <= rounds; round++ {
+	for round := range skipped + rounds {
 		for turn := range sides {
 			if err := ctx.Err(); err != nil {
 				return nil, context.Cause(ctx)
 			}
-			i := (round - first + turn) % len(sides)
+			i := (round + turn) % len(sides)
 			runtime.GC() // our own, not in a sample
 			s, err := sides[i].Sample(ctx)
 			if err == nil && len(s) == 0 {
@@ -146,7 +146,7 @@ func sample(ctx context.Context, sides []Side, rounds int, warmUp bool) ([][][]f
 			if err != nil {
 				return nil, fmt.Errorf("%s, round %d: %w", sides[i].Name, round, err)
 			}
-			if round > 0 {
+			if round >= skipped {
 				samples[i] = append(samples[i], s)
 			}
 		}

@@ -147,11 +147,11 @@ func (b *batch) verify(ctx context.Context) error {
 	}
 	held := 0
 	for _, gateway := range b.gateways() {
-		pods, err := b.lab.GatewayPods(ctx, gateway)
-		if err != nil || len(pods) == 0 {
-			return fmt.Errorf("gateway %s has no pod: %w", gateway, err)
+		pod, err := b.podOf(ctx, gateway)
+		if err != nil {
+			return err
 		}
-		listing, err := b.listing(ctx, &pods[0])
+		listing, err := b.listing(ctx, pod)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (n *network) ground(ctx context.Context) ([]string, error) {
 }
 
 // grow makes the cluster a large one, once, and measures the start.
-func grow(ctx context.Context, env *bench.Env) (*big, error) {
+func grow(ctx context.Context, env *bench.Env) (_ *big, err error) {
 	n, err := quiet(ctx, env)
 	if err != nil || n.big != nil {
 		return n.big, err
@@ -227,6 +227,7 @@ func grow(ctx context.Context, env *bench.Env) (*big, error) {
 	if err := n.withoutProxy(ctx); err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, n.withProxy(ctx)) }()
 	if err := b.make(ctx); err != nil {
 		return nil, fmt.Errorf("make %d Services: %w", b.services, err)
 	}
@@ -245,7 +246,7 @@ func grow(ctx context.Context, env *bench.Env) (*big, error) {
 	}
 	n.big = &big{services: b.services, took: took.Seconds(), writes: (after - before) / float64(b.rules())}
 	env.Logf("%d rules are ready after %s", b.rules(), took)
-	return n.big, errors.Join(b.verify(ctx), n.withProxy(ctx))
+	return n.big, b.verify(ctx)
 }
 
 // served counts the Services that are programmed now.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
@@ -46,10 +45,9 @@ func burstMeasure() bench.Measure {
 type burst struct {
 	*network
 
-	address  netip.Addr
-	slice    *discoveryv1.EndpointSlice
-	gw       *kernel
-	executor natgateway.Executor
+	address netip.Addr
+	slice   *discoveryv1.EndpointSlice
+	gw      *kernel
 }
 
 func prepareBurst(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
@@ -57,7 +55,7 @@ func prepareBurst(ctx context.Context, env *bench.Env) ([]bench.Side, func(conte
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &burst{network: n, executor: natgateway.NewExecutor(n.kube, n.config)}
+	b := &burst{network: n}
 	if b.address, err = n.makeEIP(ctx, "burst", n.name); err != nil {
 		return nil, nil, err
 	}
@@ -157,7 +155,6 @@ func (b *burst) ours(ctx context.Context) (map[string][]float64, error) {
 // its own. What else such a handler does, its writes of each rule, is not counted. Some of the calls are made, evenly spread, and stand
 // for those between them.
 func (b *burst) perRule(ctx context.Context) ([]float64, error) {
-	pod := types.NamespacedName{Namespace: b.gateway.Namespace, Name: b.gateway.Name}
 	const port = "81"
 	const step = 4
 	began := time.Now()
@@ -167,7 +164,7 @@ func (b *burst) perRule(ctx context.Context) ([]float64, error) {
 			addrs = append(addrs, backend.Addr.String())
 		}
 		arg := b.address.String() + "," + port + ",tcp,none,0," + strings.Join(addrs, "@")
-		if _, err := b.executor.Exec(ctx, natgateway.Call{Pod: pod, Verb: "nft-dnat-map-add", Args: []string{arg}}); err != nil {
+		if _, err := b.call(ctx, &b.gateway, natgateway.Call{Verb: "nft-dnat-map-add", Args: []string{arg}}); err != nil {
 			return nil, err
 		}
 	}
@@ -180,6 +177,6 @@ func (b *burst) perRule(ctx context.Context) ([]float64, error) {
 	if held := listing.Shares[id].Backends; held != burstSize+1 {
 		return nil, fmt.Errorf("call by call the gateway has come to hold %d backends", held)
 	}
-	_, err = b.executor.Exec(ctx, natgateway.Call{Pod: pod, Verb: "nft-dnat-map-del", Args: []string{b.address.String() + "," + port + ",tcp"}})
+	_, err = b.call(ctx, &b.gateway, natgateway.Call{Verb: "nft-dnat-map-del", Args: []string{b.address.String() + "," + port + ",tcp"}})
 	return []float64{took}, err
 }

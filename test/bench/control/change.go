@@ -249,21 +249,21 @@ func (c *changes) change(ctx context.Context, group *errgroup.Group, result *sam
 	c.made++
 	i := c.current()
 	setBackends(c.slice, i)
-	measure := func(side string, began time.Time, wait func() (time.Time, error)) {
+	began := time.Now()
+	measure := func(side string, wait func() (time.Time, error)) {
 		group.Go(func() error {
 			at, err := wait()
 			result.add(side, at.Sub(began))
 			return err
 		})
 	}
-	began := time.Now()
 	if c.pace.answers() && c.made%2 == 0 {
-		measure(oursAnswer, began, func() (time.Time, error) { return c.outside.call(ctx, i) })
-		measure(proxyAnswer, began, func() (time.Time, error) { return c.own.call(ctx, i) })
+		measure(oursAnswer, func() (time.Time, error) { return c.outside.call(ctx, i) })
+		measure(proxyAnswer, func() (time.Time, error) { return c.own.call(ctx, i) })
 	} else {
 		ours, proxy := c.gw.expect(c.made, inVPC(i)), c.node.expect(c.made, onPrimary(i))
-		measure(oursRule, began, func() (time.Time, error) { return sight(ctx, inVPC(i).String(), ours) })
-		measure(proxyRule, began, func() (time.Time, error) { return sight(ctx, onPrimary(i).String(), proxy) })
+		measure(oursRule, func() (time.Time, error) { return sight(ctx, inVPC(i).String(), ours) })
+		measure(proxyRule, func() (time.Time, error) { return sight(ctx, onPrimary(i).String(), proxy) })
 	}
 	var err error
 	c.slice, err = c.writeSlice(ctx, c.slice)

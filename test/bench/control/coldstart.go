@@ -57,15 +57,28 @@ type coldStarts struct {
 	cpu map[string][]cpu // by side
 }
 
-// used notes what a side took of the processors.
-func (c *coldStarts) used(side string, took cpu) {
-	c.cpu[side] = append(c.cpu[side], took)
+// metered does what a side is, and notes what it took of the processors.
+func (c *coldStarts) metered(ctx context.Context, side string, do func() (time.Duration, error)) (time.Duration, error) {
+	before, err := c.network.cpu(ctx)
+	if err != nil {
+		return 0, err
+	}
+	took, err := do()
+	if err != nil {
+		return 0, err
+	}
+	after, err := c.network.cpu(ctx)
+	if err != nil {
+		return 0, err
+	}
+	c.cpu[side] = append(c.cpu[side], after.since(before))
 	var machine, server []float64
 	for _, used := range c.cpu[side] {
 		machine, server = append(machine, used.machine), append(server, used.server)
 	}
 	c.env.Note("CPU of all processes: "+side, bench.Median(machine), "s")
 	c.env.Note("CPU of the API server: "+side, bench.Median(server), "s")
+	return took, nil
 }
 
 func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
@@ -92,16 +105,7 @@ func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(c
 	sides := []bench.Side{
 		ours.side(oursCold, ""),
 		{Name: plainCold, Sample: func(ctx context.Context) ([]float64, error) {
-			before, err := c.network.cpu(ctx)
-			if err != nil {
-				return nil, err
-			}
-			took, err := c.copies.write(ctx, c.rules())
-			if err != nil {
-				return nil, err
-			}
-			after, err := c.network.cpu(ctx)
-			c.used(plainCold, after.since(before))
+			took, err := c.metered(ctx, plainCold, func() (time.Duration, error) { return c.copies.write(ctx, c.rules()) })
 			return []float64{took.Seconds()}, err
 		}},
 		ours.side(oursRules, "writes"),
@@ -120,19 +124,10 @@ func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	unused, err := c.network.cpu(ctx)
+	took, err := c.metered(ctx, oursCold, func() (time.Duration, error) { return c.coldStart(ctx, c.served+c.services) })
 	if err != nil {
 		return nil, err
 	}
-	took, err := c.coldStart(ctx, c.served+c.services)
-	if err != nil {
-		return nil, err
-	}
-	used, err := c.network.cpu(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c.used(oursCold, used.since(unused))
 	after, err := c.writes(ctx, "iptables-dnat-rules")
 	if err != nil {
 		return nil, err
@@ -148,6 +143,10 @@ func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
 func (c *coldStarts) whole(ctx context.Context, env *bench.Env) error {
 	b, err := grow(ctx, env)
 	if err != nil {
+		return err
+	}
+	// It has been started again, and would take from these writes what it did not take from ours.
+	if err := c.withoutProxy(ctx); err != nil {
 		return err
 	}
 	// A part of the writes, times as many: they would take minutes.
@@ -218,16 +217,11 @@ func (c *copies) write(ctx context.Context, count int) (time.Duration, error) {
 	group.Go(func() error {
 		defer close(made)
 		return each(writing, count, creators, func(ctx context.Context, i int) error {
-			rule := copyOf(first + i)
-			data, err := json.Marshal(rule)
-			if err != nil {
-				return err
+			name, err := c.post(ctx, first+i)
+			if err == nil {
+				made <- name
 			}
-			if err := c.client.Post().Resource(copiesResource).Body(data).Do(ctx).Error(); err != nil {
-				return err
-			}
-			made <- rule.Name
-			return nil
+			return err
 		})
 	})
 	for range statusers {
@@ -256,13 +250,20 @@ func (c *copies) create(ctx context.Context, count int) (time.Duration, error) {
 	c.made += count
 	began := time.Now()
 	err := each(ctx, count, serviceWrites, func(ctx context.Context, i int) error {
-		data, err := json.Marshal(copyOf(first + i))
-		if err != nil {
-			return err
-		}
-		return c.client.Post().Resource(copiesResource).Body(data).Do(ctx).Error()
+		_, err := c.post(ctx, first+i)
+		return err
 	})
 	return time.Since(began), err
+}
+
+// post makes one rule, and gives its name.
+func (c *copies) post(ctx context.Context, i int) (string, error) {
+	rule := copyOf(i)
+	data, err := json.Marshal(rule)
+	if err != nil {
+		return "", err
+	}
+	return rule.Name, c.client.Post().Resource(copiesResource).Body(data).Do(ctx).Error()
 }
 
 // copyOf is like the rules that the controller makes.

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/procfs"
 
 	"github.com/kubeovn/kube-ovn/test/lab"
 )
@@ -93,18 +93,16 @@ func (p *place) cpu(ctx context.Context) (cpu, error) {
 	if err != nil {
 		return cpu{}, err
 	}
-	stat, err := os.ReadFile("/proc/stat")
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return cpu{}, err
 	}
-	// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
-	var ticks [8]float64
-	if _, err := fmt.Sscanf(string(stat), "cpu %f %f %f %f %f %f %f %f",
-		&ticks[0], &ticks[1], &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]); err != nil {
-		return cpu{}, fmt.Errorf("/proc/stat: %w", err)
+	stat, err := fs.Stat()
+	if err != nil {
+		return cpu{}, err
 	}
-	used := ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]
-	return cpu{used / 100, m.sum("process_cpu_seconds_total", with())}, nil
+	all := stat.CPUTotal
+	return cpu{all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ, m.sum("process_cpu_seconds_total", with())}, nil
 }
 
 // calls counts the controller's calls to gateways, by verb; "" counts all.

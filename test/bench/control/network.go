@@ -141,9 +141,17 @@ func (p *place) gatewayPod(ctx context.Context, name string) (*corev1.Pod, error
 	if err != nil {
 		return nil, err
 	}
-	pods, err := p.lab.GatewayPods(ctx, name)
-	if err != nil || len(pods) == 0 {
-		return nil, fmt.Errorf("gateway %s has no pod: %w", name, err)
+	return p.podOf(ctx, name)
+}
+
+// podOf gives the pod of a gateway as it is now.
+func (p *place) podOf(ctx context.Context, gateway string) (*corev1.Pod, error) {
+	pods, err := p.lab.GatewayPods(ctx, gateway)
+	if err != nil {
+		return nil, err
+	}
+	if len(pods) == 0 {
+		return nil, fmt.Errorf("gateway %s has no pod", gateway)
 	}
 	return &pods[0], nil
 }
@@ -341,26 +349,23 @@ func (p *place) empty(ctx context.Context, gateway string) error {
 	if err != nil {
 		return err
 	}
-	pods, err := p.lab.GatewayPods(ctx, gateway)
+	pod, err := p.podOf(ctx, gateway)
 	if err != nil {
 		return err
 	}
-	executor := natgateway.NewExecutor(p.kube, p.config)
-	for i := range pods {
-		call := natgateway.Call{Pod: types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Name}, Verb: sharenat.SyncVerb, Stdin: state}
-		if _, err := executor.Exec(ctx, call); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = p.call(ctx, pod, natgateway.Call{Verb: sharenat.SyncVerb, Stdin: state})
+	return err
+}
+
+// call runs the script in a gateway pod.
+func (p *place) call(ctx context.Context, pod *corev1.Pod, call natgateway.Call) ([]byte, error) {
+	call.Pod = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	return p.executor.Exec(ctx, call)
 }
 
 // listing is what a gateway pod holds.
 func (p *place) listing(ctx context.Context, pod *corev1.Pod) (*sharenat.Listing, error) {
-	executor := natgateway.NewExecutor(p.kube, p.config)
-	out, err := executor.Exec(ctx, natgateway.Call{
-		Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, Verb: sharenat.ListVerb,
-	})
+	out, err := p.call(ctx, pod, natgateway.Call{Verb: sharenat.ListVerb})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
+	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 	"github.com/kubeovn/kube-ovn/test/bench"
 	"github.com/kubeovn/kube-ovn/test/lab"
 )
@@ -30,6 +31,8 @@ type place struct {
 	kube    kubernetes.Interface
 	ovn     versioned.Interface
 	dynamic dynamic.Interface
+	// executor calls gateways as the controller does.
+	executor natgateway.Executor
 
 	quiet *network
 }
@@ -62,6 +65,7 @@ func start(ctx context.Context, env *bench.Env) (*place, error) {
 	if p.dynamic, err = dynamic.NewForConfig(p.config); err != nil {
 		return nil, err
 	}
+	p.executor = natgateway.NewExecutor(p.kube, p.config)
 	there.place = p
 	return p, nil
 }

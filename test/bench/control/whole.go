@@ -111,7 +111,7 @@ func (w *whole) rule(identity, backend int) *kubeovnv1.IptablesDnatRule {
 	return &kubeovnv1.IptablesDnatRule{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("whole-%d-%d", identity, backend), Finalizers: []string{sharenat.Finalizer},
-			Labels: map[string]string{"bench": w.gateway, sharenat.GatewayLabel: w.gateway},
+			Labels: map[string]string{sharenat.GatewayLabel: w.gateway},
 		},
 		Spec: kubeovnv1.IptablesDnatRuleSpec{
 			EIP: w.gateway, ExternalPort: strconv.Itoa(1 + identity), Protocol: "tcp", Type: sharenat.TypeShare,
@@ -120,21 +120,10 @@ func (w *whole) rule(identity, backend int) *kubeovnv1.IptablesDnatRule {
 	}
 }
 
-func (w *whole) pod(ctx context.Context) (*corev1.Pod, error) {
-	pods, err := w.lab.GatewayPods(ctx, w.gateway)
-	if err != nil {
-		return nil, err
-	}
-	if len(pods) == 0 {
-		return nil, errors.New("no pod")
-	}
-	return &pods[0], nil
-}
-
 // check waits until the gateway holds exactly what is wanted.
 func (w *whole) check(ctx context.Context) error {
 	return poll(ctx, seldom, "the gateway to be whole", func(ctx context.Context) (bool, error) {
-		pod, err := w.pod(ctx)
+		pod, err := w.podOf(ctx, w.gateway)
 		if err != nil {
 			return false, err
 		}
@@ -153,7 +142,7 @@ func (w *whole) check(ctx context.Context) error {
 
 // save keeps the gateway's rules as nft lists them.
 func (w *whole) save(ctx context.Context) error {
-	pod, err := w.pod(ctx)
+	pod, err := w.podOf(ctx, w.gateway)
 	if err != nil {
 		return err
 	}
@@ -171,7 +160,7 @@ func (w *whole) save(ctx context.Context) error {
 
 // restart replaces the gateway's pod.
 func (w *whole) restart(ctx context.Context) ([]float64, error) {
-	pod, err := w.pod(ctx)
+	pod, err := w.podOf(ctx, w.gateway)
 	if err != nil {
 		return nil, err
 	}

@@ -190,13 +190,7 @@ func (c *ControlPlane) ProxySpec(mode string) (supervise.Spec, error) {
 
 func (c *ControlPlane) spec(name string, args []string) (supervise.Spec, error) {
 	path, err := c.config.Tool(name)
-	spec := supervise.Spec{Name: name, Path: path, Args: args}
-	if name == APIServer {
-		// It allocates for every request, and shares the processors with all it serves: collecting less often is a fifth of its time. Where
-		// the objects in it are many, memory counts again.
-		spec.Env = []string{"GOGC=400", "GOMEMLIMIT=3GiB"}
-	}
-	return spec, err
+	return supervise.Spec{Name: name, Path: path, Args: args, Env: environment[name]}, err
 }
 
 func (c *ControlPlane) run(name string, args []string) error {

@@ -36,8 +36,11 @@ func Erase(ctx context.Context, prefix string) (int64, error) {
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("delete keys of etcd: %s %w: %s", response.Status, err, answer)
+	if err != nil {
+		return 0, fmt.Errorf("delete keys of etcd: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("delete keys of etcd: %s: %s", response.Status, answer)
 	}
 	var deleted struct {
 		Deleted int64 `json:"deleted,string"`
