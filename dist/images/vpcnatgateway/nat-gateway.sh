@@ -24,13 +24,16 @@
 #   prerouting (nat, -150)   ip daddr . l4proto . dport vmap @service-ips
 #   service-ips              eip . proto . dport : goto dnat-<h>
 #   dnat-<h>                 [jump src-<h>]          source ranges, see below
-#     no affinity            dnat to numgen random mod N map { slot : ip . port }
+#     no affinity            dnat to numgen random mod N map { slot : ip . port }, to ip:port
+#                              where there is but one
 #     ClientIP               jump pin-<h>-<timeout>, twice
 #   pin-<h>-<timeout>        1 ct mark := a random backend's mark; put saddr : mark
 #                              into @aff-<h> (an entry that is there keeps its mark,
 #                              and its clock starts anew)
 #                            2 jump aff-<h>-get
 #                            3 dnat to ct mark map { mark : ip . port }
+#                              (of a lone backend, without maps: 1 ct mark := its mark,
+#                              3 where ct mark is its mark, dnat to ip:port)
 #                            4 only reached when that backend is gone: drop the entry.
 #                              The second jump then pins the client anew.
 #   aff-<h>-get              ct mark := what @aff-<h> now holds for saddr. A chain of its own
@@ -40,7 +43,8 @@
 #   src-<h>                  one rule a prefix length that returns, then drop
 #   dnat-<h>-<kind>          empty, led to by nothing: says of what kind the identity
 #                            is, see "The short way"
-#   postrouting (nat, 90)    eip . proto . dport, as the client sent it, vmap @masquerade-ips
+#   postrouting (nat, 90)    eip . proto . dport, as the client sent it, vmap @masquerade-ips;
+#                            empty as long as no identity masquerades
 #   masq-<h>                 masquerade, to all backends or to a set of them
 #
 # All content of an identity sits in rules and their anonymous maps, so that a
@@ -560,7 +564,7 @@ function read_maps() {
 function emit(s) { print s > apply }
 function later(s) { print s > sweep; swept = 1 }
 
-function base() {
+function base(    masqueraded) {
 	emit("add table ip " table)
 	emit(verdict_map("service-ips", ""))
 	emit(verdict_map("masquerade-ips", ""))
@@ -571,10 +575,19 @@ function base() {
 	emit(rule("prerouting") "ip daddr . meta l4proto . th dport vmap @service-ips" tail)
 	# 90: before the SNAT rules of iptables at 100, the hairpin among them.
 	emit("add chain ip " table " postrouting { type nat hook postrouting priority 90; }")
+	masqueraded = masquerades()
+	if (short && !masqueraded) return # others may need what is there
 	emit("flush chain ip " table " postrouting")
+	if (!masqueraded) return
 	# nft 1.0.6 types proto-dst only after a match on the protocol.
 	emit(rule("postrouting") "ct status dnat meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips" tail)
 	emit(rule("postrouting") "ct status dnat meta l4proto udp ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips" tail)
+}
+# Whether connections have to be looked up in @masquerade-ips at all. That costs each new one, and nearly nobody needs it.
+function masquerades(    i, name) {
+	for (i = 1; i <= n_ids; i++) if (!removed[i] && n_masq[i]) return 1
+	if (!full) for (name in have) if (name ~ /^masq-/) return 1
+	return 0
 }
 
 # The mark of a backend, made from its address and port alone, so that it does not
@@ -644,9 +657,16 @@ function put_masquerade(i, h,    chain, j, sep) {
 	put_verdict("masquerade-ips", key[i], "goto " chain)
 }
 function put_plain(i, h,    j) {
-	printf "%smeta l4proto %s dnat ip to numgen random mod %d map { ", rule("dnat-" h), l4[i], n_be[i] > apply
+	printf "%smeta l4proto %s dnat ip to ", rule("dnat-" h), l4[i] > apply
+	if (n_be[i] == 1) { emit(target(i, 1) tail); return }
+	printf "numgen random mod %d map { ", n_be[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, be_val[i, j] > apply
 	emit(" }" tail)
+}
+# Where a rule without a map sends to.
+function target(i, j,    be) {
+	split(be_val[i, j], be, " . ")
+	return be[1] ":" be[2]
 }
 function put_sticky(i, h,    j, used, m, pin, aff, get) {
 	pin = "pin-" h "-" timeout_of[i]; aff = "aff-" h; get = aff "-get"
@@ -657,17 +677,24 @@ function put_sticky(i, h,    j, used, m, pin, aff, get) {
 		open(get)
 		emit(rule(get) "ct mark set ip saddr map @" aff)
 	}
+	for (j = 1; j <= n_be[i]; j++) m[j] = mark_of(be_key[i, j], used)
 	open(pin)
-	printf "%sct mark set numgen random mod %d map { ", rule(pin), n_be[i] > apply
-	for (j = 1; j <= n_be[i]; j++) {
-		m[j] = mark_of(be_key[i, j], used)
-		printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, m[j] > apply
+	printf "%sct mark set ", rule(pin) > apply
+	if (n_be[i] == 1) printf "%s", m[1] > apply
+	else {
+		printf "numgen random mod %d map { ", n_be[i] > apply
+		for (j = 1; j <= n_be[i]; j++) printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, m[j] > apply
+		printf " }" > apply
 	}
-	emit(" } update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }" tail)
+	emit(" update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }" tail)
 	emit(rule(pin) "jump " get tail)
-	printf "%smeta l4proto %s dnat ip to ct mark map { ", rule(pin), l4[i] > apply
-	for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply
-	emit(" }" tail)
+	printf "%smeta l4proto %s ", rule(pin), l4[i] > apply
+	if (n_be[i] == 1) emit("ct mark " m[1] " dnat ip to " target(i, 1) tail)
+	else {
+		printf "dnat ip to ct mark map { " > apply
+		for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply
+		emit(" }" tail)
+	}
 	emit(rule(pin) "ct mark set meta l4proto map { " l4[i] " : 0 } delete @" aff " { ip saddr : 0 }" tail)
 	emit(rule("dnat-" h) "jump " pin tail)
 	emit(rule("dnat-" h) "jump " pin tail)
@@ -1094,6 +1121,12 @@ function slots(s,    p, n, e, m, i, q, seen_slot) {
 	}
 	return n
 }
+# "… dnat to ip:port", without a map: fills slot[0]; 1, or 0 if it is another rule.
+function lone(s, head,    e) {
+	if (split(between(s, head " dnat to ", ""), e, ":") != 2 || ipnum(e[1]) < 0 || !isport(e[2])) return 0
+	slot[0] = e[1] " . " e[2]
+	return 1
+}
 # The source prefixes of chain src-<h>, canonical; "" if it is not one of ours.
 function read_sources(chain,    n, j, r, len, list, inner, e, m, i, p, out) {
 	n = n_rules[chain]
@@ -1153,7 +1186,8 @@ function content(i,    get, lookup, chain, h, f, p, r, j, n, l4, src, timeout, p
 	p = "meta l4proto " l4 " dnat ip to "
 	if (rules[chain, n_rules[chain]] != "drop") return 0
 	if (n_rules[chain] == r + 1) {
-		n = slots(between(rules[chain, r], p, ""))
+		n = lone(rules[chain, r], "meta l4proto " l4)
+		if (!n) n = slots(between(rules[chain, r], p, ""))
 		for (j = 0; j < n; j++) vals[j + 1] = slot[j]
 		timeout = 0
 	} else if (n_rules[chain] == r + 2) {
@@ -1167,12 +1201,18 @@ function content(i,    get, lookup, chain, h, f, p, r, j, n, l4, src, timeout, p
 		q = index(rules[pin, 1], " update @")
 		m = between(substr(rules[pin, 1], q), " update @aff-" h " { ip saddr timeout ", " : ct mark }")
 		if (seconds(m) != timeout + 0) return 0
-		n = slots(between(substr(rules[pin, 1], 1, q - 1), "ct mark set ", ""))
-		if (n != split(between(rules[pin, 3], p "ct mark map { ", " }"), e, ", ")) return 0
-		for (j = 1; j <= n; j++) { q = index(e[j], " : "); live[substr(e[j], 1, q - 1)] = substr(e[j], q + 3) }
-		for (j = 0; j < n; j++) {
-			if (!(slot[j] in live)) return 0
-			vals[j + 1] = live[slot[j]]
+		m = between(substr(rules[pin, 1], 1, q - 1), "ct mark set ", "")
+		if (m ~ /^0x[0-9a-f]+$/) {
+			n = lone(rules[pin, 3], "meta l4proto " l4 " ct mark " m)
+			vals[1] = slot[0]
+		} else {
+			n = slots(m)
+			if (n != split(between(rules[pin, 3], p "ct mark map { ", " }"), e, ", ")) return 0
+			for (j = 1; j <= n; j++) { q = index(e[j], " : "); live[substr(e[j], 1, q - 1)] = substr(e[j], q + 3) }
+			for (j = 0; j < n; j++) {
+				if (!(slot[j] in live)) return 0
+				vals[j + 1] = live[slot[j]]
+			}
 		}
 	}
 	if (!n || !read_masquerade(id[i], h)) return 0
@@ -1248,10 +1288,11 @@ BEGIN {
 
 	p = "ip daddr . meta l4proto . th dport vmap @service-ips"
 	q = " ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips"
-	whole = n_rules["prerouting"] == 2 && rules["prerouting", 2] == p && \
-		rules["prerouting", 1] ~ /^type nat hook prerouting priority -150;/ && \
-		n_rules["postrouting"] == 3 && rules["postrouting", 1] ~ /^type nat hook postrouting priority 90;/ && \
-		rules["postrouting", 2] == "ct status 0x20 meta l4proto 6" q && rules["postrouting", 3] == "ct status 0x20 meta l4proto 17" q
+	laid = rules["postrouting", 1] ~ /^type nat hook postrouting priority 90;/ && \
+		(n_rules["postrouting"] == 3 && rules["postrouting", 2] == "ct status 0x20 meta l4proto 6" q && rules["postrouting", 3] == "ct status 0x20 meta l4proto 17" q || \
+		n_rules["postrouting"] == 1 && !n_masqs)
+	whole = laid && n_rules["prerouting"] == 2 && rules["prerouting", 2] == p && \
+		rules["prerouting", 1] ~ /^type nat hook prerouting priority -150;/
 
 	for (i = 1; i <= n_ids; i++) {
 		n_be[i] = content(i)
@@ -1262,6 +1303,8 @@ BEGIN {
 	if (written) read_from("cd " tmp "/hash && sha256sum *", "sha256")
 	for (i = 1; i <= n_ids; i++)
 		print "identity", id[i], (n_be[i] && whole ? sum[i] : "-"), (n_be[i] && whole ? n_be[i] : 0)
+	# The short way leaves it as it is, so a full state has to come.
+	if (("postrouting" in have) && !laid) print "stale postrouting"
 	for (name in have) {
 		if (name !~ /^(dnat|src|pin|masq|aff|ep)-/ || (name in claimed)) continue
 		# A promise that is not kept is told of even so: only a full state goes round it.

@@ -128,6 +128,77 @@ func TestEditsShow(t *testing.T) {
 	}
 }
 
+// TestLoneBackendEditsShow does the same with identities of one backend, which do without maps.
+func TestLoneBackendEditsShow(t *testing.T) {
+	g := newGateway(t)
+	plain, pinned := share("tcp:80", p1), sticky(60, share("tcp:81", p1))
+	g.full(plain, pinned)
+	h, k := hash(plain), hash(pinned)
+	pin := g.must("nft", "-n", "list", "chain", "ip", "kube-ovn", "pin-"+k+"-60")
+	edited := func(from, to string) string {
+		pattern := regexp.MustCompile(from)
+		if !pattern.MatchString(pin) {
+			t.Fatalf("no %q in\n%s", from, pin)
+		}
+		return "flush chain ip kube-ovn pin-" + k + "-60\n" + pattern.ReplaceAllString(pin, to)
+	}
+	for name, edit := range map[string]string{
+		"other backend":           "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.12:8080",
+		"other port":              "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.11:8081",
+		"other protocol":          "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto udp dnat ip to 10.1.0.11:8080\nadd rule ip kube-ovn dnat-" + h + " drop",
+		"range of ports":          "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.11:8080-8081\nadd rule ip kube-ovn dnat-" + h + " drop",
+		"pinned to another":       edited(`dnat to 10\.1\.0\.11`, "dnat to 10.1.0.12"),
+		"mark of another backend": edited(`ct mark set 0x\w+`, "ct mark set 0x1"),
+		"pins lost":               "flush chain ip kube-ovn pin-" + k + "-60",
+	} {
+		g.nft(edit + "\n")
+		l := g.listing()
+		if l.Shares[plain.Identity].Digest == plain.Digest() && l.Shares[pinned.Identity].Digest == pinned.Digest() {
+			t.Errorf("%s: not seen in the listing:\n%s", name, g.must("nft", "list", "table", "ip", "kube-ovn"))
+		}
+		g.set(plain, pinned)
+		g.holds(plain, pinned)
+	}
+}
+
+// Connections are looked up for masquerading only where an identity masquerades.
+func TestPostrouting(t *testing.T) {
+	g := newGateway(t)
+	one, two, masqueraded := share("tcp:80", p1), share("tcp:80", p1, p2), share("tcp:81", p1+" masquerade")
+	for _, step := range []struct {
+		what    string
+		do      func()
+		want    []sharenat.Share
+		lookups int
+	}{
+		{"nobody", func() { g.set(two) }, []sharenat.Share{two}, 0},
+		{"one more does", func() { g.set(masqueraded) }, []sharenat.Share{two, masqueraded}, 2},
+		{"another changes", func() { g.set(one) }, []sharenat.Share{one, masqueraded}, 2},
+		{"it changes", func() { g.set(masqueraded) }, []sharenat.Share{one, masqueraded}, 2},
+		{"a new one beside it", func() { g.set(share("tcp:82", p1)) }, []sharenat.Share{one, masqueraded, share("tcp:82", p1)}, 2},
+		{"nobody any more", func() { g.full(one) }, []sharenat.Share{one}, 0},
+	} {
+		step.do()
+		if got := strings.Count(g.must("nft", "list", "chain", "ip", "kube-ovn", "postrouting"), "vmap @masquerade-ips"); got != step.lookups {
+			t.Errorf("%s: %d lookups, not %d", step.what, got, step.lookups)
+		}
+		g.holds(step.want...)
+	}
+	// A change by hand is seen, and goes with the full state that what is stale calls for.
+	for _, edit := range []string{
+		"add rule ip kube-ovn postrouting accept",
+		"add rule ip kube-ovn postrouting ip daddr . meta l4proto . th dport vmap @masquerade-ips",
+		"add element ip kube-ovn masquerade-ips { " + eip + " . tcp . 80 : goto dnat-" + hash(one) + " }",
+	} {
+		g.nft(edit + "\n")
+		if l := g.listing(); l.Shares[one.Identity].Digest == one.Digest() || l.Stale == 0 {
+			t.Errorf("%s: %+v", edit, l)
+		}
+		g.full(one)
+		g.holds(one)
+	}
+}
+
 func TestDistribution(t *testing.T) {
 	n := newNetwork(t, "p1", "p2", "p3")
 	n.set(share("tcp:80", p1, p2, p3))

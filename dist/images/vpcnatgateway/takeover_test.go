@@ -135,7 +135,8 @@ func TestStaleObjects(t *testing.T) {
 		add table ip other
 		add chain ip other dnat-0123456789ab
 	`)
-	if l := g.listing(); l.Stale != 6 {
+	// Six objects, and the postrouting chain, which does not ask the map that has an element now.
+	if l := g.listing(); l.Stale != 7 {
 		t.Errorf("%d stale objects", l.Stale)
 	}
 	g.full(s)
