@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,7 +134,6 @@ func New(opts Options) (*Controller, error) {
 	if err := c.addHandlers(); err != nil {
 		return nil, err
 	}
-	opts.Metrics.show(c)
 	opts.Latency.SetFallback(c.rulesSay)
 	return c, nil
 }
@@ -281,9 +281,9 @@ func get[T any](informer cache.SharedIndexInformer, key string) *T {
 }
 
 // listRules reads the cache when it is called.
-func (c *Controller) listRules(index, value string) func() []*kubeovnv1.IptablesDnatRule {
+func (c *Controller) listRules(index string, values ...string) func() []*kubeovnv1.IptablesDnatRule {
 	return func() []*kubeovnv1.IptablesDnatRule {
-		return byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, index, value)
+		return byIndex[kubeovnv1.IptablesDnatRule](c.in.rules, index, values...)
 	}
 }
 
@@ -303,10 +303,17 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	if s.EIP != nil {
 		s.Gateway = get[kubeovnv1.VpcNatGateway](c.in.gateways, s.EIP.Spec.NatGwDp)
 	}
-	s.Claimants = byIndex[corev1.Service](c.in.services, servicesByEIP, eip)
 	s.FIPs = byIndex[kubeovnv1.IptablesFIPRule](c.in.fips, fipsByEIP, eip)
-	s.EIPRules = c.written.overlay(c.listRules(rulesByEIP, eip),
-		func(rule *kubeovnv1.IptablesDnatRule) bool { return rule.Spec.EIP == eip })
+	claims := claimKeys(eip, sharenat.ClaimsOf(s.Service))
+	known := append(slices.Clone(claims), unlabelledKey(eip))
+	s.EIPRules = c.written.overlay(c.listRules(rulesByClaim, known...),
+		func(rule *kubeovnv1.IptablesDnatRule) bool {
+			return slices.ContainsFunc(claimKeysOfRule(rule), func(key string) bool { return slices.Contains(known, key) })
+		})
+	s.Claimants = byIndex[corev1.Service](c.in.services, servicesByClaim, claims...)
+	if slices.ContainsFunc(s.EIPRules, lostLabels) {
+		s.Claimants = byIndex[corev1.Service](c.in.services, servicesByEIP, eip)
+	}
 	s.adoptUnlabelled()
 	s.Slices = byIndex[discoveryv1.EndpointSlice](c.in.slices, slicesByService, key.String())
 	c.addPods(s)

@@ -24,11 +24,12 @@ import (
 // Names of the indexes. The informers may be shared with other controllers, hence the prefix.
 const (
 	servicesByEIP   = "lbservice-eip"
+	servicesByClaim = "lbservice-claim"
 	slicesByService = "lbservice-service"
 	slicesByPod     = "lbservice-pod"
 	podsBySubnet    = "lbservice-subnet"
 	eipsByGateway   = "lbservice-gateway"
-	rulesByEIP      = "lbservice-eip"
+	rulesByClaim    = "lbservice-claim"
 	rulesByOwner    = "lbservice-owner"
 	fipsByEIP       = "lbservice-eip"
 )
@@ -70,7 +71,12 @@ func (in *inputs) addIndexes() error {
 		informer cache.SharedIndexInformer
 		indexers cache.Indexers
 	}{
-		{in.services, cache.Indexers{servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(sharenat.EIPName(svc)) })}},
+		{in.services, cache.Indexers{
+			servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(sharenat.EIPName(svc)) }),
+			servicesByClaim: indexBy(func(svc *corev1.Service) []string {
+				return claimKeys(sharenat.EIPName(svc), sharenat.ClaimsOf(svc))
+			}),
+		}},
 		{in.slices, cache.Indexers{
 			slicesByService: indexBy(func(slice *discoveryv1.EndpointSlice) []string { return one(serviceOfSlice(slice)) }),
 			slicesByPod:     indexBy(podsOfSlice),
@@ -78,7 +84,7 @@ func (in *inputs) addIndexes() error {
 		{in.pods, cache.Indexers{podsBySubnet: indexBy(subnetsOfPod)}},
 		{in.eips, cache.Indexers{eipsByGateway: indexBy(func(eip *kubeovnv1.IptablesEIP) []string { return one(eip.Spec.NatGwDp) })}},
 		{in.rules, cache.Indexers{
-			rulesByEIP:   indexBy(func(rule *kubeovnv1.IptablesDnatRule) []string { return one(rule.Spec.EIP) }),
+			rulesByClaim: indexBy(claimKeysOfRule),
 			rulesByOwner: indexBy(ownerKeyOfRule),
 		}},
 		{in.fips, cache.Indexers{fipsByEIP: indexBy(func(fip *kubeovnv1.IptablesFIPRule) []string { return one(fip.Spec.EIP) })}},
@@ -95,6 +101,31 @@ func ownerKeyOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
 		return []string{owner.String()}
 	}
 	return nil
+}
+
+// An EIP may have very many rules and Services, so what matters to one of them is looked up by the ports that it claims.
+
+// claimKeys are the index values of ports of an EIP.
+func claimKeys(eip string, claims []sharenat.Claim) []string {
+	keys := make([]string, len(claims))
+	for i, claim := range claims {
+		keys[i] = claim.String() + "|" + eip
+	}
+	return keys
+}
+
+// unlabelledKey is that of an EIP's rules which name no owner: made by hand, or made by us and tampered with since.
+func unlabelledKey(eip string) string { return "|" + eip }
+
+func claimKeysOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
+	var keys []string
+	if claim, ok := sharenat.ClaimOfRule(rule); ok {
+		keys = claimKeys(rule.Spec.EIP, []sharenat.Claim{claim})
+	}
+	if !labelled(rule) {
+		keys = append(keys, unlabelledKey(rule.Spec.EIP))
+	}
+	return keys
 }
 
 // serviceOfSlice is namespace/name of the Service that a slice belongs to.
@@ -193,20 +224,22 @@ func (c *Controller) serviceChanged(before, after *corev1.Service) {
 	}
 	for _, svc := range []*corev1.Service{before, after} {
 		if svc != nil {
-			c.enqueueEIP(sharenat.EIPName(svc), nil)
+			c.enqueueEIP(sharenat.EIPName(svc))
 		}
 	}
 }
 
-// enqueueEIP enqueues the Services that name an EIP; with a claim, only those that have it.
-func (c *Controller) enqueueEIP(name string, claim *sharenat.Claim) {
-	if name == "" {
-		return
-	}
-	for _, svc := range byIndex[corev1.Service](c.in.services, servicesByEIP, name) {
-		if claim == nil || slices.Contains(sharenat.ClaimsOf(svc), *claim) {
-			c.queue.Add(sharenat.OwnerOfService(svc))
-		}
+// enqueueEIP enqueues the Services that name an EIP.
+func (c *Controller) enqueueEIP(name string) { c.enqueueServices(servicesByEIP, name) }
+
+// enqueueClaim enqueues those that claim a port of it.
+func (c *Controller) enqueueClaim(eip string, claim sharenat.Claim) {
+	c.enqueueServices(servicesByClaim, claimKeys(eip, []sharenat.Claim{claim})...)
+}
+
+func (c *Controller) enqueueServices(index string, values ...string) {
+	for _, svc := range byIndex[corev1.Service](c.in.services, index, values...) {
+		c.queue.Add(sharenat.OwnerOfService(svc))
 	}
 }
 
@@ -279,7 +312,7 @@ func (c *Controller) eipChanged(before, after *kubeovnv1.IptablesEIP) {
 	if before != nil && after != nil && eipInputsOf(before) == eipInputsOf(after) {
 		return
 	}
-	c.enqueueEIP(nameOf(before, after), nil)
+	c.enqueueEIP(nameOf(before, after))
 }
 
 // eipInputs are the parts of an EIP that decisions depend on.
@@ -307,7 +340,7 @@ func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {
 		c.opts.Latency.ForgetGateway(before.Name)
 	}
 	for _, eip := range byIndex[kubeovnv1.IptablesEIP](c.in.eips, eipsByGateway, nameOf(before, after)) {
-		c.enqueueEIP(eip.Name, nil)
+		c.enqueueEIP(eip.Name)
 	}
 }
 
@@ -318,7 +351,7 @@ func (c *Controller) fipChanged(before, after *kubeovnv1.IptablesFIPRule) {
 	}
 	for _, fip := range []*kubeovnv1.IptablesFIPRule{before, after} {
 		if fip != nil {
-			c.enqueueEIP(fip.Spec.EIP, nil)
+			c.enqueueEIP(fip.Spec.EIP)
 		}
 	}
 }
@@ -326,6 +359,7 @@ func (c *Controller) fipChanged(before, after *kubeovnv1.IptablesFIPRule) {
 // ruleChanged enqueues the Service that owns the rule, also one that is gone, and when the rule comes, goes or becomes another, those
 // that claim the same port.
 func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
+	c.metrics.ruleChanged(before, after)
 	if after != nil {
 		c.written.observe(after, false)
 	} else {
@@ -346,7 +380,7 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 		}
 		c.enqueueOwner(rule, 0)
 		if claim, ok := sharenat.ClaimOfRule(rule); ok && moved {
-			c.enqueueEIP(rule.Spec.EIP, &claim)
+			c.enqueueClaim(rule.Spec.EIP, claim)
 		}
 	}
 }
@@ -371,24 +405,29 @@ func nameOf[T any, P named[T]](before, after P) string {
 	return before.GetName()
 }
 
-// byIndex lists the objects with an index value, by name, so that what is made of them does not depend on the index's order.
-func byIndex[T any, P named[T]](informer cache.SharedIndexInformer, index, value string) []P {
-	objects, err := informer.GetIndexer().ByIndex(index, value)
-	if err != nil {
-		// Only for an index that does not exist; addIndexes made them all.
-		return nil
-	}
-	out := make([]P, 0, len(objects))
-	for _, obj := range objects {
-		if object, ok := obj.(P); ok {
-			out = append(out, object)
+// byIndex lists the objects that have one of some index values, each once, by name, so that what is made of them does not depend on the
+// index's order.
+func byIndex[T any, P named[T]](informer cache.SharedIndexInformer, index string, values ...string) []P {
+	var out []P
+	for _, value := range values {
+		objects, err := informer.GetIndexer().ByIndex(index, value)
+		if err != nil {
+			// Only for an index that does not exist; addIndexes made them all.
+			return nil
+		}
+		out = slices.Grow(out, len(objects))
+		for _, obj := range objects {
+			if object, ok := obj.(P); ok {
+				out = append(out, object)
+			}
 		}
 	}
-	slices.SortFunc(out, func(a, b P) int {
+	compare := func(a, b P) int {
 		if c := strings.Compare(a.GetNamespace(), b.GetNamespace()); c != 0 {
 			return c
 		}
 		return strings.Compare(a.GetName(), b.GetName())
-	})
-	return out
+	}
+	slices.SortFunc(out, compare)
+	return slices.CompactFunc(out, func(a, b P) bool { return compare(a, b) == 0 })
 }

@@ -42,8 +42,9 @@ type Metrics struct {
 
 	mu      sync.Mutex
 	reasons map[sharenat.Owner]string
-	// listRules is nil before there is a controller.
-	listRules func() []any
+	// counts are those of the rules, by gateway and by index into ruleStates. They follow the informer's events: there may be too many
+	// rules to go through them whenever somebody asks.
+	counts map[string]*[len(ruleStates)]int
 }
 
 // NewMetrics makes the metrics and registers them; registerer may be nil.
@@ -72,8 +73,9 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Help: "Services served or to be served, by the reason of their condition " + ConditionReady + ".",
 		}, []string{"reason"}),
 		rules: prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, "rules"),
-			"Rules of Services, by gateway and state (ready, not_ready, deleting), counted when asked.", []string{"gateway", "state"}, nil),
+			"Rules of Services, by gateway and state (ready, not_ready, deleting).", []string{"gateway", "state"}, nil),
 		reasons: map[sharenat.Owner]string{},
+		counts:  map[string]*[len(ruleStates)]int{},
 	}
 	if registerer != nil {
 		registerer.MustRegister(m.syncSeconds, m.lastSuccess, m.writes, m.conflicts, m.services, m)
@@ -83,57 +85,49 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// Describe implements prometheus.Collector, for what is counted when it is asked for.
+// Describe implements prometheus.Collector, for the rules.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) { out <- m.rules }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	for gateway, counts := range m.countRules() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for gateway, counts := range m.counts {
 		for state, n := range counts {
 			out <- prometheus.MustNewConstMetric(m.rules, prometheus.GaugeValue, float64(n), gateway, ruleStates[state])
 		}
 	}
 }
 
-// countRules counts the rules of Services, by gateway and by index into ruleStates.
-func (m *Metrics) countRules() map[string]*[len(ruleStates)]int {
-	m.mu.Lock()
-	list := m.listRules
-	m.mu.Unlock()
-	if list == nil {
-		return nil
-	}
-	out := map[string]*[len(ruleStates)]int{}
-	for _, obj := range list() {
-		rule, ok := obj.(*kubeovnv1.IptablesDnatRule)
-		if !ok {
-			continue
-		}
-		if _, managed, err := sharenat.OwnerOf(rule.Labels); err != nil || !managed {
-			continue
-		}
-		counts := out[rule.Labels[sharenat.GatewayLabel]]
-		if counts == nil {
-			counts = new([len(ruleStates)]int)
-			out[rule.Labels[sharenat.GatewayLabel]] = counts
-		}
-		switch {
-		case rule.DeletionTimestamp != nil:
-			counts[2]++
-		case rule.Status.Ready:
-			counts[0]++
-		default:
-			counts[1]++
-		}
-	}
-	return out
-}
-
-// show the rules of a controller.
-func (m *Metrics) show(c *Controller) {
+// ruleChanged counts a rule as it is now, and no more as it was; nil where there is none.
+func (m *Metrics) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listRules = c.in.rules.GetIndexer().List
+	m.countRule(before, -1)
+	m.countRule(after, 1)
+}
+
+func (m *Metrics) countRule(rule *kubeovnv1.IptablesDnatRule, sign int) {
+	if rule == nil || !labelled(rule) {
+		return
+	}
+	gateway := rule.Labels[sharenat.GatewayLabel]
+	counts := m.counts[gateway]
+	if counts == nil {
+		counts = new([len(ruleStates)]int)
+		m.counts[gateway] = counts
+	}
+	switch {
+	case rule.DeletionTimestamp != nil:
+		counts[2] += sign
+	case rule.Status.Ready:
+		counts[0] += sign
+	default:
+		counts[1] += sign
+	}
+	if *counts == [len(ruleStates)]int{} {
+		delete(m.counts, gateway)
+	}
 }
 
 func (m *Metrics) observeSync(result string, start time.Time) {

@@ -23,11 +23,13 @@ type Snapshot struct {
 	// EIP that the Service names, and the gateway that the EIP names; nil where there is none.
 	EIP     *kubeovnv1.IptablesEIP
 	Gateway *kubeovnv1.VpcNatGateway
-	// Claimants are the Services that name the same EIP, this one included.
+	// Claimants are the Services that claim a port of the EIP which this one claims, itself included. Those that only name the
+	// EIP may be among them, and all are where a rule has lost its labels: it may be theirs.
 	Claimants []*corev1.Service
-	// EIPRules and FIPs are those on the EIP, whoever made them.
+	// EIPRules are the rules on the EIP that claim a port which this Service claims, whoever made them, and all that name no owner.
 	EIPRules []*kubeovnv1.IptablesDnatRule
-	FIPs     []*kubeovnv1.IptablesFIPRule
+	// FIPs are those on the EIP.
+	FIPs []*kubeovnv1.IptablesFIPRule
 
 	// Slices of the Service, of every address family.
 	Slices []*discoveryv1.EndpointSlice
@@ -54,7 +56,7 @@ func (s *Snapshot) gatewayVPC() string {
 // adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
 func (s *Snapshot) adoptUnlabelled() {
 	for _, rule := range s.EIPRules {
-		if _, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+		if labelled(rule) {
 			continue
 		}
 		if owner, managed := ruleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {

@@ -74,6 +74,9 @@ func releasePatch(obj *metav1.ObjectMeta) (*patch, error) {
 // statusPatch gives the difference between two statuses; nil when there is none. Conditions that were there before are changed one
 // by one, field by field, so that those of others, and fields that our types do not have, stay as they are.
 func statusPatch(before, after any) (*patch, error) {
+	if reflect.DeepEqual(before, after) {
+		return nil, nil // by far the most, and their JSON would be alike
+	}
 	b, err := toMap(before)
 	if err != nil {
 		return nil, err
