@@ -6,16 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/informers"
-	kubefake "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
-
-	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
-	ovnfake "github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned/fake"
-	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -54,42 +44,4 @@ func BenchmarkCrowdedEIP(b *testing.B) {
 			}
 		})
 	}
-}
-
-// idleController is one that does not run, and whose caches hold these objects.
-func idleController(b *testing.B, objects ...runtime.Object) *Controller {
-	b.Helper()
-	kube, ovn := kubefake.NewClientset(), ovnfake.NewSimpleClientset()
-	c, err := New(Options{
-		KubeClient: kube, KubeOvnClient: ovn,
-		KubeInformers: informers.NewSharedInformerFactory(kube, 0), KubeOvnInformers: externalversions.NewSharedInformerFactory(ovn, 0),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, object := range objects {
-		var informer cache.SharedIndexInformer
-		switch object.(type) {
-		case *corev1.Service:
-			informer = c.in.services
-		case *corev1.Pod:
-			informer = c.in.pods
-		case *discoveryv1.EndpointSlice:
-			informer = c.in.slices
-		case *kubeovnv1.Subnet:
-			informer = c.in.subnets
-		case *kubeovnv1.IptablesEIP:
-			informer = c.in.eips
-		case *kubeovnv1.VpcNatGateway:
-			informer = c.in.gateways
-		case *kubeovnv1.IptablesDnatRule:
-			informer = c.in.rules
-		default:
-			b.Fatalf("no cache of %T", object)
-		}
-		if err := informer.GetIndexer().Add(object); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return c
 }

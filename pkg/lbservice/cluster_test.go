@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/informers"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
@@ -462,4 +463,42 @@ func (cl *cluster) watchRules(f func([]*kubeovnv1.IptablesDnatRule)) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.onRules = f
+}
+
+// idleController is one that does not run, and whose caches hold these objects.
+func idleController(t testing.TB, objects ...runtime.Object) *Controller {
+	t.Helper()
+	kube, ovn := kubefake.NewClientset(), ovnfake.NewSimpleClientset()
+	c, err := New(Options{
+		KubeClient: kube, KubeOvnClient: ovn,
+		KubeInformers: informers.NewSharedInformerFactory(kube, 0), KubeOvnInformers: externalversions.NewSharedInformerFactory(ovn, 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range objects {
+		var informer cache.SharedIndexInformer
+		switch object.(type) {
+		case *corev1.Service:
+			informer = c.in.services
+		case *corev1.Pod:
+			informer = c.in.pods
+		case *discoveryv1.EndpointSlice:
+			informer = c.in.slices
+		case *kubeovnv1.Subnet:
+			informer = c.in.subnets
+		case *kubeovnv1.IptablesEIP:
+			informer = c.in.eips
+		case *kubeovnv1.VpcNatGateway:
+			informer = c.in.gateways
+		case *kubeovnv1.IptablesDnatRule:
+			informer = c.in.rules
+		default:
+			t.Fatalf("no cache of %T", object)
+		}
+		if err := informer.GetIndexer().Add(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
 }

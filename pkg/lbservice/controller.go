@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"time"
@@ -37,17 +36,15 @@ const (
 	defaultParallelWrites = 16
 	minBackoff            = 100 * time.Millisecond
 	maxBackoff            = 30 * time.Second
-	lockStripes           = 64
 	// readyDelay gathers the rules that become ready one after the other. It changes only what the Service's condition says, and for
 	// a Service of a thousand backends, each of them would be a pass.
 	readyDelay = 50 * time.Millisecond
 	// programmingDelay is how long a Service whose rules were all in place may be without some of them before its condition says so.
 	programmingDelay = time.Second
-	// busyDelay is when a pass is tried again whose EIP is taken.
-	busyDelay = 10 * time.Millisecond
 )
 
-// errBusy: another pass over the EIP is under way. A worker does not wait for it: it may take long, and others need the worker.
+// errBusy: another pass over the EIP is under way. A worker does not wait for it: it may take long, and others need the worker. The
+// Service is called when it is its turn.
 var errBusy = errors.New("another pass over the EIP is under way")
 
 // Options of a Controller.
@@ -85,8 +82,7 @@ type Controller struct {
 	told        *told
 	now         func() time.Time
 	swept       chan struct{}
-	// eipLocks make the passes over one EIP take turns, so that none decides while another writes.
-	eipLocks [lockStripes]sync.Mutex
+	turns       *turns
 }
 
 // New makes a controller and registers it on the informers. It does no I/O.
@@ -128,6 +124,7 @@ func New(opts Options) (*Controller, error) {
 			workqueue.TypedRateLimitingQueueConfig[sharenat.Owner]{Name: controllerName},
 		),
 	}
+	c.turns = newTurns(c.queue.Add)
 	if err := c.in.addIndexes(); err != nil {
 		return nil, err
 	}
@@ -188,7 +185,6 @@ func (c *Controller) next(ctx context.Context) bool {
 		return true
 	case errors.Is(err, errBusy):
 		result = resultWait
-		c.queue.AddAfter(key, busyDelay)
 	case isBehind(err):
 		result = resultStale
 		logger.V(4).Info("Cache is behind", "reason", err.Error())
@@ -240,11 +236,10 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 	if svc := c.service(key); svc != nil {
 		eip = sharenat.EIPName(svc)
 	}
-	lock := c.eipLock(eip)
-	if !lock.TryLock() {
+	if !c.turns.take(eip, key) {
 		return nil, errBusy
 	}
-	defer lock.Unlock()
+	defer c.turns.leave(eip)
 	decided := c.opts.Latency.Pass(key)
 	snapshot := c.snapshot(key)
 	if snapshot.Service != nil && sharenat.EIPName(snapshot.Service) != eip {
@@ -258,12 +253,6 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 	}
 	changes.holdBack(outcome.Rules, snapshot.OwnRules, outcome.living)
 	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes)
-}
-
-func (c *Controller) eipLock(eip string) *sync.Mutex {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(eip))
-	return &c.eipLocks[h.Sum32()%lockStripes]
 }
 
 func (c *Controller) service(key sharenat.Owner) *corev1.Service {

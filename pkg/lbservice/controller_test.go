@@ -357,6 +357,75 @@ func TestRuleEditedByHand(t *testing.T) {
 	}
 }
 
+// A rule that lost its labels while nobody looked is known by its name, whatever its Service claims by now: the Service takes it away, and
+// another that claims the port waits for that, not for a person.
+func TestLostLabelsOfAPortThatIsGone(t *testing.T) {
+	unlabelled := func(owner string, port uint16) *kubeovnv1.IptablesDnatRule {
+		return newRule(sharenat.Owner{Namespace: testNamespace, Name: owner}, eipA, port, "10.1.0.4:8080", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = nil })
+	}
+	for name, objects := range map[string][]runtime.Object{
+		"its own port before": {unlabelled(testService, 81)},
+		"another's":           {unlabelled("other", 80), newService("other", withPorts(tcpPort("", 81)))},
+		"another's, who has no port of this EIP that is served": {unlabelled("other", 80), newService("other", withPorts(corev1.ServicePort{Port: 80, Protocol: corev1.ProtocolSCTP}))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, plan(append(objects, newService(testService), webPod(), webSlice())...), func(cl *cluster) {
+				cl.wantServed()
+				if n := cl.eventsOf(EventConflict); n > 0 {
+					t.Errorf("told of %d conflicts", n)
+				}
+			})
+		})
+	}
+}
+
+// Until its owner has taken it away, it is a Service's rule, which holds up those of the next owner, and not one made by hand, for which
+// that would give up its own.
+func TestAnothersRuleThatLostItsLabels(t *testing.T) {
+	theirs := newRule(sharenat.Owner{Namespace: testNamespace, Name: "other"}, eipA, 80, "10.1.0.4:8080", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = nil })
+	c := idleController(t, plan(theirs, newService("other", withPorts(tcpPort("", 81))), newService(testService), webPod(), webSlice())...)
+	out := Desired(c.snapshot(testOwner))
+	if out.Ports[0].Err != "" || len(out.Rules) != 1 || !out.Rules[0].Held {
+		t.Errorf("port: %+v, rules: %+v", out.Ports[0], out.Rules)
+	}
+}
+
+// Many on one EIP do not get into each other's way, and each port is looked at for itself.
+func TestNeighboursOnAnEIP(t *testing.T) {
+	objects := plan(webPod())
+	for port := range 20 {
+		name := fmt.Sprintf("s%02d", port)
+		objects = append(objects, newService(name, withPorts(tcpPort("", int32(100+port)))), newSlice(name+"-x", name, unnamed8080, endpointOf(webPod())))
+	}
+	want := func(port int, owner string) string { return fmt.Sprintf("%s eip-a:%d 10.1.0.4:8080", owner, 100+port) }
+	inCluster(t, objects, func(cl *cluster) {
+		var all []string
+		for port := range 20 {
+			all = append(all, want(port, fmt.Sprintf("s%02d", port)))
+		}
+		cl.wantRules(all...)
+		cl.writes()
+		// A rule made by hand takes one port, and an earlier Service another; nothing else is written.
+		hand := newManualRule("hand", eipA, "103", "tcp", "share")
+		cl.put(hand)
+		cl.put(newService("a", withPorts(tcpPort("", 107))))
+		cl.settle()
+		cl.wantRules(append([]string{" eip-a:103 10.1.0.200:8080"}, slices.Delete(slices.Delete(slices.Clone(all), 7, 8), 3, 4)...)...)
+		for name, reason := range map[string]string{"s03": ReasonPortConflict, "s07": ReasonPortConflict, "s04": ReasonProgrammed} {
+			if got := cl.readyReason(name); got != reason {
+				t.Errorf("%s: %s, not %s", name, got, reason)
+			}
+		}
+		if got := slices.DeleteFunc(cl.writes(), func(w string) bool { return w == "patch services/status" }); !slices.Equal(got, []string{"delete iptables-dnat-rules", "delete iptables-dnat-rules"}) {
+			t.Errorf("writes: %v", got)
+		}
+		cl.remove(hand)
+		cl.remove(newService("a"))
+		cl.settle()
+		cl.wantRules(all...)
+	})
+}
+
 func TestTakeover(t *testing.T) {
 	backends := func(names ...string) []runtime.Object {
 		out := []runtime.Object{webPod()}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -18,11 +17,9 @@ import (
 func TestSlowPassHoldsUpNoOtherEIP(t *testing.T) {
 	pod := newPod("b-0", "sub-b", "10.1.0.9")
 	inCluster(t, plan(webPod(), pod), func(cl *cluster) {
-		lock := cl.c.eipLock(eipA)
-		if lock == cl.c.eipLock(eipB) {
-			t.Fatal("the EIPs share a lock")
+		if !cl.c.turns.take(eipA, sharenat.Owner{Namespace: testNamespace, Name: "slow"}) {
+			t.Fatal("a pass is under way")
 		}
-		lock.Lock() // by that pass
 		for i := range 8 {
 			name := fmt.Sprintf("web-%d", i)
 			cl.put(newService(name, withPorts(tcpPort("", int32(80+i)))))
@@ -33,8 +30,7 @@ func TestSlowPassHoldsUpNoOtherEIP(t *testing.T) {
 		cl.put(newSlice("other-x", "other", unnamed8080, endpointOf(pod)))
 		cl.settle()
 		cl.wantRules("other eip-b:80 10.1.0.9:8080")
-		lock.Unlock()
-		time.Sleep(8 * busyDelay) // virtual; in each of these, one of the eight may get its turn
+		cl.c.turns.leave(eipA)
 		cl.settle()
 		if got := cl.rules(); len(got) != 9 || !slices.IsSorted(got) {
 			t.Errorf("rules: %v", got)

@@ -216,6 +216,12 @@ func TestRulesAreCounted(t *testing.T) {
 		cl.finish()
 		cl.settle()
 		want(1, 0, 0)
+		// One that loses its labels is set right, and still counted once.
+		edited := cl.listRules()[0].DeepCopy()
+		edited.Labels = nil
+		cl.put(edited)
+		cl.settle()
+		want(1, 0, 0)
 		// Hand-made rules are not counted, and a gateway without rules has no series.
 		cl.setHandler(true)
 		cl.put(newManualRule("by-hand", eipB, "80", "tcp", sharenat.TypeShare))
