@@ -466,15 +466,15 @@ func (cl *cluster) watchRules(f func([]*kubeovnv1.IptablesDnatRule)) {
 }
 
 // idleController is one that does not run, and whose caches hold these objects.
-func idleController(t testing.TB, objects ...runtime.Object) *Controller {
-	t.Helper()
+func idleController(tb testing.TB, objects ...runtime.Object) *Controller {
+	tb.Helper()
 	kube, ovn := kubefake.NewClientset(), ovnfake.NewSimpleClientset()
 	c, err := New(Options{
 		KubeClient: kube, KubeOvnClient: ovn,
 		KubeInformers: informers.NewSharedInformerFactory(kube, 0), KubeOvnInformers: externalversions.NewSharedInformerFactory(ovn, 0),
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, object := range objects {
 		var informer cache.SharedIndexInformer
@@ -494,10 +494,10 @@ func idleController(t testing.TB, objects ...runtime.Object) *Controller {
 		case *kubeovnv1.IptablesDnatRule:
 			informer = c.in.rules
 		default:
-			t.Fatalf("no cache of %T", object)
+			tb.Fatalf("no cache of %T", object)
 		}
 		if err := informer.GetIndexer().Add(object); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return c
