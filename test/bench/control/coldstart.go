@@ -24,7 +24,7 @@ import (
 
 const (
 	// coldServices is how many Services a start in a round finds. The whole thousand is started once, and noted.
-	coldServices = 100
+	coldServices = 50
 	// What the controller has in flight at once: rules that it makes, and statuses that it writes.
 	serviceWrites = 16
 	creators      = 4 * serviceWrites
@@ -150,7 +150,7 @@ func (c *coldStarts) whole(ctx context.Context, env *bench.Env) error {
 		return err
 	}
 	// A part of the writes, times as many: they would take minutes.
-	const part = 5
+	const part = 10
 	took, err := c.copies.write(ctx, b.services*bigBackends/part)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (c *coldStarts) whole(ctx context.Context, env *bench.Env) error {
 	same := took.Seconds() * part
 	title := fmt.Sprintf("once, %d Services: ", b.services)
 	env.Note(title+"ours", b.took, "s")
-	env.Note(title+"the same writes, reckoned from a fifth of them", same, "s")
+	env.Note(title+"the same writes, reckoned from a tenth of them", same, "s")
 	env.Note(title+"ours to the same writes", b.took/same, "×")
 	env.Note(title+"writes of each rule", b.writes, "")
 	return nil

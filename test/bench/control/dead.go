@@ -34,7 +34,7 @@ func deadMeasure() bench.Measure {
 		Name:     "control/one-dead",
 		Title:    "a rule of each of 50 gateways changes, while a 51st hangs in a call, or does not",
 		Unit:     "s",
-		Rounds:   7,
+		Rounds:   5,
 		NoWarmUp: true,
 		Aims:     []bench.Aim{{Of: oneDead, Over: allAlive, Max: 1.2, Percentile: 99}, {Of: oneDead, Over: allAlive, Max: 1.2}},
 		Prepare:  prepareDead,

@@ -5,6 +5,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -334,9 +336,27 @@ func (n *network) ready(ctx context.Context, name string) error {
 	})
 }
 
+// rulesKey is where etcd has the rules.
+const rulesKey = "/registry/kubeovn.io/iptables-dnat-rules/"
+
+// plantRules puts rules into the API server at once, status and all.
+func (p *place) plantRules(ctx context.Context, rules []*kubeovnv1.IptablesDnatRule) error {
+	values := make(map[string][]byte, len(rules))
+	for _, rule := range rules {
+		rule.TypeMeta = metav1.TypeMeta{APIVersion: kubeovnv1.SchemeGroupVersion.String(), Kind: "IptablesDnatRule"}
+		rule.UID, rule.Generation, rule.CreationTimestamp = uuid.NewUUID(), 1, metav1.Now()
+		value, err := json.Marshal(rule)
+		if err != nil {
+			return err
+		}
+		values[rulesKey+rule.Name] = value
+	}
+	return controlplane.Plant(ctx, values)
+}
+
 // eraseRules removes the rules whose names begin so from the API server at once, finalizers or not.
 func (p *place) eraseRules(ctx context.Context, prefix string, count int) error {
-	erased, err := controlplane.Erase(ctx, "/registry/kubeovn.io/iptables-dnat-rules/"+prefix)
+	erased, err := controlplane.Erase(ctx, rulesKey+prefix)
 	if err == nil && erased != int64(count) {
 		err = fmt.Errorf("%d rules %s… were there, not %d", erased, prefix, count)
 	}

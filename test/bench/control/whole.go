@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/pkg/natgateway"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 	"github.com/kubeovn/kube-ovn/test/bench"
 	"github.com/kubeovn/kube-ovn/test/lab"
@@ -76,7 +78,7 @@ func prepareWhole(ctx context.Context, env *bench.Env) ([]bench.Side, func(conte
 	return sides, w.check, nil
 }
 
-// fill makes the identities' rules and waits until the gateway holds them.
+// fill makes the identities' rules, as the controller leaves them, and waits until the gateway holds them.
 func (w *whole) fill(ctx context.Context, identities int) error {
 	if _, err := w.gatewayPod(ctx, w.gateway); err != nil {
 		return err
@@ -85,37 +87,49 @@ func (w *whole) fill(ctx context.Context, identities int) error {
 	if err != nil {
 		return err
 	}
+	var rules []*kubeovnv1.IptablesDnatRule
 	for i := range identities {
 		share := sharenat.Share{Identity: sharenat.Identity{EIP: addr, Port: uint16(1 + i), Protocol: "tcp"}} //nolint:gosec // a port
 		for k := range wholeBackends {
-			parsed, err := sharenat.ParseRule(w.rule(i, k), addr)
+			rule := w.rule(addr, i, k)
+			parsed, err := sharenat.ParseRule(rule, addr)
 			if err != nil {
 				return err
 			}
 			share.Backends = append(share.Backends, parsed.Backend)
+			rules = append(rules, rule)
 		}
 		share.Normalize()
 		w.want[share.Identity] = share.Digest()
 	}
-	err = each(ctx, identities*wholeBackends, 32, func(ctx context.Context, i int) error {
-		_, err := w.ovn.KubeovnV1().IptablesDnatRules().Create(ctx, w.rule(i/wholeBackends, i%wholeBackends), metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
+	if err := w.plantRules(ctx, rules); err != nil {
 		return fmt.Errorf("make rules: %w", err)
 	}
 	return w.check(ctx)
 }
 
-func (w *whole) rule(identity, backend int) *kubeovnv1.IptablesDnatRule {
+func (w *whole) rule(addr netip.Addr, identity, backend int) *kubeovnv1.IptablesDnatRule {
+	port, now := strconv.Itoa(1+identity), metav1.Now()
+	spec := kubeovnv1.IptablesDnatRuleSpec{
+		EIP: w.gateway, ExternalPort: port, Protocol: "tcp", Type: sharenat.TypeShare,
+		InternalIP: inVPC((identity + backend) % realBackends).String(), InternalPort: strconv.Itoa(answerPort),
+	}
 	return &kubeovnv1.IptablesDnatRule{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("whole-%d-%d", identity, backend), Finalizers: []string{sharenat.Finalizer},
-			Labels: map[string]string{sharenat.GatewayLabel: w.gateway},
+			Labels: map[string]string{
+				sharenat.GatewayLabel: w.gateway, sharenat.ExternalPortLabel: port, sharenat.EIPAddressLabel: addr.String(),
+			},
+			Annotations: map[string]string{sharenat.RuleEIPAnnotation: w.gateway},
 		},
-		Spec: kubeovnv1.IptablesDnatRuleSpec{
-			EIP: w.gateway, ExternalPort: strconv.Itoa(1 + identity), Protocol: "tcp", Type: sharenat.TypeShare,
-			InternalIP: inVPC((identity + backend) % realBackends).String(), InternalPort: strconv.Itoa(answerPort),
+		Spec: spec,
+		Status: kubeovnv1.IptablesDnatRuleStatus{
+			Ready: true, V4ip: addr.String(), NatGwDp: w.gateway, Protocol: spec.Protocol, ExternalPort: port,
+			InternalIP: spec.InternalIP, InternalPort: spec.InternalPort,
+			Conditions: kubeovnv1.Conditions{{
+				Type: kubeovnv1.Ready, Status: corev1.ConditionTrue, Reason: natgateway.ReasonProgrammed,
+				ObservedGeneration: 1, LastUpdateTime: now, LastTransitionTime: now,
+			}},
 		},
 	}
 }

@@ -18,7 +18,7 @@ const (
 	// someBackends is how many an identity has where it is not about them.
 	someBackends = 10
 	// newFlowRounds is how often a side's new connections are sampled.
-	newFlowRounds = 15
+	newFlowRounds = 11
 )
 
 var backendCounts = []int{1, 10, 100, 1000}

@@ -50,7 +50,7 @@ func peerMeasure() bench.Measure {
 	ours := func(c compared) string { return c.name + ": ours" }
 	theirs := func(c compared) string { return c.name + ": kube-proxy" }
 	m := bench.Measure{
-		Name: "packets/kube-proxy", Title: "new connection, beside kube-proxy on the same Services", Unit: perFlow, Rounds: 11,
+		Name: "packets/kube-proxy", Title: "new connection, beside kube-proxy on the same Services", Unit: perFlow, Rounds: 9,
 		Prepare: func(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
 			var services []service
 			var shares []sharenat.Share
