@@ -12,7 +12,7 @@
 //
 // Three things keep an identity (EIP, port, protocol) with one owner at every moment, not only at rest:
 // the owner is computed from the Services, rules and FIPs there are, never from who came first; a new owner does not create
-// rules while live rules of another one are there; and passes over one EIP take turns and see the writes of the passes before
+// rules while live rules of another one are there; and passes over one EIP take turns (turns.go) and see the writes of the passes before
 // them even where the informer does not show them yet (written.go).
 //
 // The package is embeddable: it registers on informer factories that it is given, starts none, and needs no manager.

@@ -38,8 +38,8 @@ type pace struct {
 }
 
 var (
-	slow = pace{"2s", 2 * time.Second, 6, 2}
-	fast = pace{"300ms", 300 * time.Millisecond, 20, 0.15}
+	slow = pace{"2s", 2 * time.Second, 4, 2}
+	fast = pace{"300ms", 300 * time.Millisecond, 16, 0.15}
 )
 
 // answers says whether packets are looked at, too. A backend that is there for 300 ms is seen by few.
@@ -275,9 +275,9 @@ func (c *changes) change(ctx context.Context, group *errgroup.Group, result *sam
 // noteTails reports what one change in a hundred takes; with fewer samples that is the slowest.
 func noteTails(env *bench.Env, measured *joint) {
 	for _, side := range []string{oursRule, proxyRule, oursAnswer, proxyAnswer} {
-		all := slices.Concat(measured.of(side)[1:]...) // without the round that warms up
-		if len(all) == 0 {
-			continue
+		all := slices.Concat(measured.of(side)...)
+		if len(all) < 50 {
+			continue // that of a few is the worst of them, and says nothing
 		}
 		slices.Sort(all)
 		env.Note(fmt.Sprintf("%s, p99 of %d", side, len(all)), all[int(math.Ceil(0.99*float64(len(all))))-1], "s")

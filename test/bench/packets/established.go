@@ -70,7 +70,7 @@ func paths(env *bench.Env, port uint16) ([]path, error) {
 // throughputMeasure compares the throughput of one long TCP connection.
 func throughputMeasure() bench.Measure {
 	return bench.Measure{
-		Name: "packets/throughput", Title: "one TCP connection, iperf3", Unit: "bit/s", Rounds: 7,
+		Name: "packets/throughput", Title: "one TCP connection, iperf3", Unit: "bit/s", Rounds: 5,
 		Aims: []bench.Aim{{Of: through, Over: plain, Min: atLeast}},
 		Prepare: func(_ context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
 			all, err := paths(env, iperfPort)
@@ -98,7 +98,7 @@ func throughputMeasure() bench.Measure {
 // latencyMeasure compares how long a request takes on a connection that is kept.
 func latencyMeasure() bench.Measure {
 	return bench.Measure{
-		Name: "packets/latency", Title: "median of the requests on one kept connection, wrk", Unit: "s", Rounds: 7,
+		Name: "packets/latency", Title: "median of the requests on one kept connection, wrk", Unit: "s", Rounds: 5,
 		Aims: []bench.Aim{{Of: through, Over: plain, Max: 1 / atLeast}},
 		Prepare: func(_ context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
 			all, err := paths(env, httpPort)

@@ -6,13 +6,24 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
-// environment is what processes have in theirs.
-var environment = map[string][]string{
+// environment is what a process has in its own.
+func environment(name string) []string {
+	if name != APIServer {
+		return nil
+	}
 	// It allocates for every request, and shares the processors with all it serves: to collect garbage took two fifths of its time, with
-	// many objects in it. Where they are more still, memory counts again.
-	APIServer: {"GOGC=400", "GOMEMLIMIT=3GiB"},
+	// many objects in it. Where it comes to a quarter of the machine's memory, that counts again.
+	limit := uint64(1 << 30)
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+			limit = max(limit, *memory.MemTotalBytes/4)
+		}
+	}
+	return []string{"GOGC=400", fmt.Sprintf("GOMEMLIMIT=%d", limit)}
 }
 
 func (c *ControlPlane) etcdArgs() []string {

@@ -190,7 +190,7 @@ func (c *ControlPlane) ProxySpec(mode string) (supervise.Spec, error) {
 
 func (c *ControlPlane) spec(name string, args []string) (supervise.Spec, error) {
 	path, err := c.config.Tool(name)
-	return supervise.Spec{Name: name, Path: path, Args: args, Env: environment[name]}, err
+	return supervise.Spec{Name: name, Path: path, Args: args, Env: environment(name)}, err
 }
 
 func (c *ControlPlane) run(name string, args []string) error {
