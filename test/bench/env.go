@@ -11,7 +11,9 @@ import (
 type Env struct {
 	// Scale is 1; less for a quick run, in which sizes may be smaller: see Scaled.
 	Scale float64
-	logf  func(format string, args ...any)
+	// Rounds that will be taken, besides one to warm up.
+	Rounds int
+	logf   func(format string, args ...any)
 
 	mu       sync.Mutex
 	cleanups []func()
@@ -25,9 +27,9 @@ type Note struct {
 	Unit  string  `json:"unit"`
 }
 
-// NewEnv returns an environment whose log lines go to logf. Close undoes what was built in it.
+// NewEnv returns an environment for a single round, whose log lines go to logf. Close undoes what was built in it.
 func NewEnv(scale float64, logf func(format string, args ...any)) *Env {
-	return &Env{Scale: scale, logf: logf}
+	return &Env{Scale: scale, Rounds: 1, logf: logf}
 }
 
 // Cleanup has f called when the measure is over; what was asked for last comes first.

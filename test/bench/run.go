@@ -75,6 +75,7 @@ func Run(ctx context.Context, m *Measure, o Options) Result {
 	}
 	r := Result{Name: m.Name, Title: m.Title, Unit: m.Unit, Rounds: rounds}
 	env := NewEnv(o.Scale, o.Logf)
+	env.Rounds = rounds
 	defer env.Close()
 	if err := take(ctx, m, env, &r); err != nil {
 		r.Error = err.Error()

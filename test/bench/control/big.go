@@ -29,68 +29,31 @@ const (
 	proxyGrace = 10 * time.Second
 )
 
-// big is the large cluster that a network has become.
-type big struct {
-	services int
-	// took is how long a start from nothing took, in seconds.
-	took float64
-	// writes are those of the controller for each rule.
-	writes float64
-}
-
-// batch is a number of Services with backends, whose rules are counted together.
+// batch is some of the large cluster's Services, which come together.
 type batch struct {
 	*network
 
-	prefix   string
-	services int
-	eips     []string
+	first, services int
+	eips            []string
 }
 
 func (b *batch) rules() int { return b.services * bigBackends }
 
-func (b *batch) name(i int) string { return fmt.Sprintf("%s-%d", b.prefix, i) }
-
 // make makes the Services and their slices. Each has twenty of the large cluster's Pods, and a port of its own at an EIP of several.
 func (b *batch) make(ctx context.Context) error {
 	return each(ctx, b.services, 16, func(ctx context.Context, i int) error {
-		eip := b.eips[i%len(b.eips)]
-		if _, err := b.makeService(ctx, b.name(i), eip, int32(1000+i/len(b.eips))); err != nil { //nolint:gosec // small
+		i += b.first
+		name, eip := fmt.Sprintf("big-%d", i), b.eips[i%len(b.eips)]
+		if _, err := b.makeService(ctx, name, eip, int32(1000+i/len(b.eips))); err != nil { //nolint:gosec // small
 			return err
 		}
 		backends := make([]int, bigBackends)
 		for k := range backends {
 			backends[k] = realBackends + (i*bigBackends+k)%bigPods
 		}
-		_, err := b.writeSlice(ctx, b.slice(b.name(i), backends...))
+		_, err := b.writeSlice(ctx, b.slice(name, backends...))
 		return err
 	})
-}
-
-// remove stops the controller and takes the Services and all that came of them away: the controller's way of doing so is not what is
-// measured, and would take as long as what is.
-func (b *batch) remove(ctx context.Context) error {
-	if err := b.stopController(ctx); err != nil {
-		return err
-	}
-	err := each(ctx, b.services, 16, func(ctx context.Context, i int) error {
-		if err := b.kube.CoreV1().Services(b.network.name).Delete(ctx, b.name(i), metav1.DeleteOptions{}); err != nil {
-			return err
-		}
-		return b.kube.DiscoveryV1().EndpointSlices(b.network.name).Delete(ctx, b.name(i), metav1.DeleteOptions{})
-	})
-	if err != nil {
-		return err
-	}
-	if err := b.eraseRules(ctx, "lb-"+b.prefix+"-", b.rules()); err != nil {
-		return err
-	}
-	for _, gateway := range b.gateways() {
-		if err := b.empty(ctx, gateway); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // stopController stops it where it runs.
@@ -135,9 +98,9 @@ func (p *place) withProxy(ctx context.Context) error {
 	return p.lab.SetProxyMode(ctx, controlplane.ProxyNFTables)
 }
 
-// verify looks whether every rule is there, ready, and as often in the gateways as it should be.
-func (b *batch) verify(ctx context.Context) error {
-	list, err := b.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+// verifyBig looks whether every rule is there, ready, and as often in the gateways as it should be.
+func (n *network) verifyBig(ctx context.Context) error {
+	list, err := n.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return err
 	}
@@ -150,16 +113,16 @@ func (b *batch) verify(ctx context.Context) error {
 			ports[rule.Status.V4ip+" "+rule.Spec.ExternalPort] = true
 		}
 	}
-	if ready < b.rules() {
-		return fmt.Errorf("%d rules are ready, not %d", ready, b.rules())
+	if ready < n.grown*bigBackends {
+		return fmt.Errorf("%d rules are ready, not %d", ready, n.grown*bigBackends)
 	}
 	held := 0
-	for _, gateway := range b.gateways() {
-		pod, err := b.podOf(ctx, gateway)
+	for _, gateway := range n.gateways() {
+		pod, err := n.podOf(ctx, gateway)
 		if err != nil {
 			return err
 		}
-		listing, err := b.listing(ctx, pod)
+		listing, err := n.listing(ctx, pod)
 		if err != nil {
 			return err
 		}
@@ -169,8 +132,8 @@ func (b *batch) verify(ctx context.Context) error {
 			}
 		}
 	}
-	if held < b.services {
-		return fmt.Errorf("gateways hold %d whole identities, not %d", held, b.services)
+	if held < n.grown {
+		return fmt.Errorf("gateways hold %d whole identities, not %d", held, n.grown)
 	}
 	return nil
 }
@@ -214,17 +177,24 @@ func (n *network) ground(ctx context.Context) ([]string, error) {
 	})
 }
 
-// grow makes the cluster a large one, once, and measures the start.
-func grow(ctx context.Context, env *bench.Env) (_ *big, err error) {
-	n, err := quiet(ctx, env)
-	if err != nil || n.big != nil {
-		return n.big, err
-	}
+// growth is a start of the controller in a cluster with Services that have no rules yet.
+type growth struct {
+	batch
+
+	took time.Duration
+	cpu  cpu
+	// writes for each rule.
+	writes float64
+}
+
+// growBy makes the next of the large cluster's Services while no controller runs, then starts it, and waits until all of their rules are
+// ready.
+func (n *network) growBy(ctx context.Context, env *bench.Env, services int) (*growth, error) {
 	eips, err := n.ground(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{network: n, prefix: "big", services: env.Scaled(bigServices), eips: eips}
+	s := &growth{batch: batch{network: n, first: n.grown, services: services, eips: eips}}
 	served, err := n.served(ctx)
 	if err != nil {
 		return nil, err
@@ -232,19 +202,23 @@ func grow(ctx context.Context, env *bench.Env) (_ *big, err error) {
 	if err := n.lab.StopController(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.withoutProxy(ctx); err != nil {
-		return nil, err
+	if err := s.make(ctx); err != nil {
+		return nil, fmt.Errorf("make %d Services: %w", services, err)
 	}
-	defer func() { err = errors.Join(err, n.withProxy(ctx)) }()
-	if err := b.make(ctx); err != nil {
-		return nil, fmt.Errorf("make %d Services: %w", b.services, err)
-	}
-	env.Logf("made %d Services of %d backends; kube-ovn-controller starts", b.services, bigBackends)
+	n.grown += services
+	env.Logf("made %d Services of %d backends; kube-ovn-controller starts", services, bigBackends)
 	before, err := n.writes(ctx, "iptables-dnat-rules")
 	if err != nil {
 		return nil, err
 	}
-	took, err := b.coldStart(ctx, served+b.services)
+	idle, err := n.cpu(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.took, err = s.coldStart(ctx, served+services); err != nil {
+		return nil, err
+	}
+	done, err := n.cpu(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -252,9 +226,29 @@ func grow(ctx context.Context, env *bench.Env) (_ *big, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.big = &big{services: b.services, took: took.Seconds(), writes: (after - before) / float64(b.rules())}
-	env.Logf("%d rules are ready after %s", b.rules(), took)
-	return n.big, b.verify(ctx)
+	s.cpu, s.writes = done.since(idle), (after-before)/float64(s.rules())
+	env.Logf("%d rules are ready after %s", s.rules(), s.took)
+	return s, nil
+}
+
+// grow makes the cluster a large one, as far as it is not.
+func grow(ctx context.Context, env *bench.Env) (err error) {
+	n, err := quiet(ctx, env)
+	if err != nil {
+		return err
+	}
+	rest := env.Scaled(bigServices) - n.grown
+	if rest <= 0 {
+		return nil
+	}
+	if err := n.withoutProxy(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.withProxy(ctx)) }()
+	if _, err := n.growBy(ctx, env, rest); err != nil {
+		return err
+	}
+	return n.verifyBig(ctx)
 }
 
 // served counts the Services that are programmed now.

@@ -64,7 +64,7 @@ func changeMeasure(p pace, large bool) bench.Measure {
 		m.Aims = append(m.Aims, bench.Aim{Of: oursRule, Over: quietRule, Max: 1.5})
 	}
 	m.Prepare = func(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
-		return prepareChange(ctx, env, p, large, m.Rounds)
+		return prepareChange(ctx, env, p, large)
 	}
 	return m
 }
@@ -72,21 +72,21 @@ func changeMeasure(p pace, large bool) bench.Measure {
 // quietChanges are those of a quiet cluster in this run, by pace: what those of a large one are compared with.
 var quietChanges = map[string]*joint{}
 
-func prepareChange(ctx context.Context, env *bench.Env, p pace, large bool, rounds int) ([]bench.Side, func(context.Context) error, error) {
+func prepareChange(ctx context.Context, env *bench.Env, p pace, large bool) ([]bench.Side, func(context.Context) error, error) {
 	n, err := quiet(ctx, env)
 	if err != nil {
 		return nil, nil, err
 	}
 	if large && quietChanges[p.name] == nil {
 		// It is asked for alone.
-		if err := measureQuiet(ctx, env, n, p, rounds); err != nil {
+		if err := measureQuiet(ctx, env, n, p); err != nil {
 			return nil, nil, err
 		}
 	}
 	name := "change-" + p.name
 	if large {
 		name += "-large"
-		if _, err := grow(ctx, env); err != nil {
+		if err := grow(ctx, env); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -110,8 +110,8 @@ func prepareChange(ctx context.Context, env *bench.Env, p pace, large bool, roun
 	}, nil
 }
 
-func measureQuiet(ctx context.Context, env *bench.Env, n *network, p pace, rounds int) error {
-	if n.big != nil {
+func measureQuiet(ctx context.Context, env *bench.Env, n *network, p pace) error {
+	if n.grown > 0 {
 		return fmt.Errorf("the cluster is large already, and was not measured before")
 	}
 	c, err := n.newChanges(ctx, env, "change-"+p.name, p)
@@ -120,7 +120,7 @@ func measureQuiet(ctx context.Context, env *bench.Env, n *network, p pace, round
 	}
 	all := &joint{round: c.round}
 	side := all.side(oursRule, "")
-	for range rounds {
+	for range env.Rounds {
 		if _, err := side.Sample(ctx); err != nil {
 			return err
 		}

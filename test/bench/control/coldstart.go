@@ -5,6 +5,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,8 +24,6 @@ import (
 )
 
 const (
-	// coldServices is how many Services a start in a round finds. The whole thousand is started once, and noted.
-	coldServices = 40
 	// What the controller has in flight at once: rules that it makes, and statuses that it writes.
 	serviceWrites = 16
 	creators      = 4 * serviceWrites
@@ -36,49 +35,40 @@ const (
 )
 
 func coldStartMeasure() bench.Measure {
+	const rounds = 5
 	return bench.Measure{
-		Name:     "control/cold-start",
-		Title:    fmt.Sprintf("kube-ovn-controller starts, and of %d Services of %d backends no rule is there", coldServices, bigBackends),
+		Name: "control/cold-start",
+		Title: fmt.Sprintf("kube-ovn-controller starts, and of %d Services of %d backends no rule is there; %d times, up to %d",
+			bigServices/rounds, bigBackends, rounds, bigServices),
 		Unit:     "s",
-		Rounds:   5,
+		Rounds:   rounds,
 		NoWarmUp: true,
 		Aims:     []bench.Aim{{Of: oursCold, Over: plainCold, Max: 1.3}, {Of: oursRules, Max: 2}},
 		Prepare:  prepareColdStart,
 	}
 }
 
+// coldStarts make the cluster a large one: each finds so many Services more.
 type coldStarts struct {
-	*batch
+	*network
 
-	copies *copies
-	served int
-
-	env *bench.Env
-	cpu map[string][]cpu // by side
+	services int
+	copies   *copies
+	env      *bench.Env
+	// What all rounds took, in seconds.
+	ours, plain float64
+	cpu         map[string][]cpu // by side
 }
 
-// metered does what a side is, and notes what it took of the processors.
-func (c *coldStarts) metered(ctx context.Context, side string, do func() (time.Duration, error)) (time.Duration, error) {
-	before, err := c.network.cpu(ctx)
-	if err != nil {
-		return 0, err
-	}
-	took, err := do()
-	if err != nil {
-		return 0, err
-	}
-	after, err := c.network.cpu(ctx)
-	if err != nil {
-		return 0, err
-	}
-	c.cpu[side] = append(c.cpu[side], after.since(before))
+// note what a side took of the processors; times as much, where it was a part of the side.
+func (c *coldStarts) note(side string, times float64, used cpu) {
+	c.cpu[side] = append(c.cpu[side], cpu{machine: times * used.machine, server: times * used.server})
 	var machine, server []float64
 	for _, used := range c.cpu[side] {
 		machine, server = append(machine, used.machine), append(server, used.server)
 	}
 	c.env.Note("CPU of all processes: "+side, bench.Median(machine), "s")
 	c.env.Note("CPU of the API server: "+side, bench.Median(server), "s")
-	return took, nil
 }
 
 func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
@@ -86,14 +76,10 @@ func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(c
 	if err != nil {
 		return nil, nil, err
 	}
-	eips, err := n.ground(ctx)
-	if err != nil {
-		return nil, nil, err
+	if n.grown > 0 {
+		return nil, nil, errors.New("the cluster is large already")
 	}
-	c := &coldStarts{batch: &batch{network: n, prefix: "cold", services: env.Scaled(coldServices), eips: eips}, env: env, cpu: map[string][]cpu{}}
-	if c.served, err = n.served(ctx); err != nil {
-		return nil, nil, err
-	}
+	c := &coldStarts{network: n, services: max(1, env.Scaled(bigServices)/env.Rounds), env: env, cpu: map[string][]cpu{}}
 	if c.copies, err = n.makeCopies(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -101,76 +87,46 @@ func prepareColdStart(ctx context.Context, env *bench.Env) ([]bench.Side, func(c
 	if err := n.withoutProxy(ctx); err != nil {
 		return nil, nil, err
 	}
-	ours := &joint{round: c.ours}
-	sides := []bench.Side{
-		ours.side(oursCold, ""),
-		{Name: plainCold, Sample: func(ctx context.Context) ([]float64, error) {
-			took, err := c.metered(ctx, plainCold, func() (time.Duration, error) { return c.copies.write(ctx, c.rules()) })
-			return []float64{took.Seconds()}, err
-		}},
-		ours.side(oursRules, "writes"),
-	}
-	return sides, func(ctx context.Context) error { return c.whole(ctx, env) }, nil
+	ours := &joint{round: c.start}
+	sides := []bench.Side{ours.side(oursCold, ""), {Name: plainCold, Sample: c.write}, ours.side(oursRules, "writes")}
+	return sides, c.check, nil
 }
 
-func (c *coldStarts) ours(ctx context.Context) (map[string][]float64, error) {
-	if err := c.stopController(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.make(ctx); err != nil {
-		return nil, err
-	}
-	before, err := c.writes(ctx, "iptables-dnat-rules")
+func (c *coldStarts) start(ctx context.Context) (map[string][]float64, error) {
+	s, err := c.growBy(ctx, c.env, c.services)
 	if err != nil {
 		return nil, err
 	}
-	took, err := c.metered(ctx, oursCold, func() (time.Duration, error) { return c.coldStart(ctx, c.served+c.services) })
-	if err != nil {
-		return nil, err
-	}
-	after, err := c.writes(ctx, "iptables-dnat-rules")
-	if err != nil {
-		return nil, err
-	}
-	if err := c.verify(ctx); err != nil {
-		return nil, err
-	}
-	result := map[string][]float64{oursCold: {took.Seconds()}, oursRules: {(after - before) / float64(c.rules())}}
-	return result, c.remove(ctx)
+	c.note(oursCold, 1, s.cpu)
+	c.ours += s.took.Seconds()
+	return map[string][]float64{oursCold: {s.took.Seconds()}, oursRules: {s.writes}}, nil
 }
 
-// whole starts once with the large cluster's Services, beside the same writes.
-func (c *coldStarts) whole(ctx context.Context, env *bench.Env) error {
-	// A part of the writes, times as many: all would take minutes. Half of it is written before and half after, since the API server is
-	// slower once it has much.
-	const part = 20
-	half := env.Scaled(bigServices) * bigBackends / part / 2
-	before, err := c.copies.write(ctx, half)
+// write makes a part of the writes: all would take minutes.
+func (c *coldStarts) write(ctx context.Context) ([]float64, error) {
+	const part = 4
+	before, err := c.network.cpu(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := c.lab.StartController(ctx, controllerOptions()); err != nil {
-		return err
-	}
-	b, err := grow(ctx, env)
+	took, err := c.copies.write(ctx, c.services*bigBackends/part)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// It has been started again, and would take from these writes what it did not take from ours.
-	if err := c.withoutProxy(ctx); err != nil {
-		return err
-	}
-	after, err := c.copies.write(ctx, half)
+	after, err := c.network.cpu(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	same := (before + after).Seconds() * part
-	title := fmt.Sprintf("once, %d Services: ", b.services)
-	env.Note(title+"ours", b.took, "s")
-	env.Note(title+"the same writes, reckoned from a twentieth of them", same, "s")
-	env.Note(title+"ours to the same writes", b.took/same, "×")
-	env.Note(title+"writes of each rule", b.writes, "")
-	return nil
+	c.note(plainCold, part, after.since(before))
+	c.plain += part * took.Seconds()
+	return []float64{part * took.Seconds()}, nil
+}
+
+func (c *coldStarts) check(ctx context.Context) error {
+	title := fmt.Sprintf("all %d Services: ", c.grown)
+	c.env.Note(title+"ours", c.ours, "s")
+	c.env.Note(title+"the same writes, of which a quarter was made", c.plain, "s")
+	return c.verifyBig(ctx)
 }
 
 // copies are rules of another kind with the same schema, which nobody watches.

@@ -56,9 +56,9 @@ type network struct {
 	gateway corev1.Pod
 	// backend is the real Pod.
 	backend *corev1.Pod
-	// grounded says that there is what a large cluster stands on, big what was measured when it came.
+	// grounded says that there is what a large cluster stands on, grown is how many of its Services there are.
 	grounded bool
-	big      *big
+	grown    int
 	copies   *copies
 }
 
@@ -360,20 +360,6 @@ func (p *place) eraseRules(ctx context.Context, prefix string, count int) error 
 	if err == nil && erased != int64(count) {
 		err = fmt.Errorf("%d rules %s… were there, not %d", erased, prefix, count)
 	}
-	return err
-}
-
-// empty takes all identities from a gateway.
-func (p *place) empty(ctx context.Context, gateway string) error {
-	state, err := sharenat.EncodeFull(nil)
-	if err != nil {
-		return err
-	}
-	pod, err := p.podOf(ctx, gateway)
-	if err != nil {
-		return err
-	}
-	_, err = p.call(ctx, pod, natgateway.Call{Verb: sharenat.SyncVerb, Stdin: state})
 	return err
 }
 

@@ -27,7 +27,7 @@ func restartMeasure() bench.Measure {
 		NoWarmUp: true,
 		Aims:     []bench.Aim{{Of: restartChecked, Max: 3}, {Of: restartLists, Max: 1}},
 		Prepare: func(ctx context.Context, env *bench.Env) ([]bench.Side, func(context.Context) error, error) {
-			if _, err := grow(ctx, env); err != nil {
+			if err := grow(ctx, env); err != nil {
 				return nil, nil, err
 			}
 			n, err := quiet(ctx, env)
