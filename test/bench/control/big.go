@@ -56,14 +56,6 @@ func (b *batch) make(ctx context.Context) error {
 	})
 }
 
-// stopController stops it where it runs.
-func (p *place) stopController(ctx context.Context) error {
-	if err := p.lab.StopController(ctx); err != nil && !errors.Is(err, supervise.ErrNotRunning) {
-		return err
-	}
-	return nil
-}
-
 // coldStart starts the controller, which finds these Services and none of their rules, and waits until all are programmed. It
 // returns how long that took, from the start of the process.
 func (b *batch) coldStart(ctx context.Context, served int) (time.Duration, error) {
