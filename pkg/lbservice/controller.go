@@ -281,8 +281,8 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	s := &Snapshot{Key: key, Service: c.service(key), RequireEIPGrant: c.opts.RequireEIPGrant}
 	s.OwnRules = c.written.overlay(c.listRules(rulesByOwner, key.String()),
 		func(rule *kubeovnv1.IptablesDnatRule) bool {
-			owner, managed, err := sharenat.OwnerOf(rule.Labels)
-			return err == nil && managed && owner == key
+			owner, ok := labelledOwner(rule)
+			return ok && owner == key
 		})
 	if !sharenat.Qualifies(s.Service) {
 		return s
@@ -293,11 +293,11 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 		s.Gateway = get[kubeovnv1.VpcNatGateway](c.in.gateways, s.EIP.Spec.NatGwDp)
 	}
 	s.FIPs = byIndex[kubeovnv1.IptablesFIPRule](c.in.fips, fipsByEIP, eip)
-	claims := claimKeys(eip, sharenat.ClaimsOf(s.Service))
+	claims := claimKeys(s.Service)
 	known := append(slices.Clone(claims), unlabelledKey(eip))
 	s.EIPRules = c.written.overlay(c.listRules(rulesByClaim, known...),
 		func(rule *kubeovnv1.IptablesDnatRule) bool {
-			return slices.ContainsFunc(claimKeysOfRule(rule), func(key string) bool { return slices.Contains(known, key) })
+			return rule.Spec.EIP == eip && slices.ContainsFunc(claimKeysOfRule(rule), func(key string) bool { return slices.Contains(known, key) })
 		})
 	s.Claimants = byIndex[corev1.Service](c.in.services, servicesByClaim, claims...)
 	if slices.ContainsFunc(s.EIPRules, lostLabels) {

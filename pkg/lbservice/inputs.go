@@ -72,10 +72,8 @@ func (in *inputs) addIndexes() error {
 		indexers cache.Indexers
 	}{
 		{in.services, cache.Indexers{
-			servicesByEIP: indexBy(func(svc *corev1.Service) []string { return one(sharenat.EIPName(svc)) }),
-			servicesByClaim: indexBy(func(svc *corev1.Service) []string {
-				return claimKeys(sharenat.EIPName(svc), sharenat.ClaimsOf(svc))
-			}),
+			servicesByEIP:   indexBy(func(svc *corev1.Service) []string { return one(sharenat.EIPName(svc)) }),
+			servicesByClaim: indexBy(claimKeys),
 		}},
 		{in.slices, cache.Indexers{
 			slicesByService: indexBy(func(slice *discoveryv1.EndpointSlice) []string { return one(serviceOfSlice(slice)) }),
@@ -97,7 +95,7 @@ func (in *inputs) addIndexes() error {
 }
 
 func ownerKeyOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
-	if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+	if owner, ok := labelledOwner(rule); ok {
 		return []string{owner.String()}
 	}
 	return nil
@@ -105,11 +103,14 @@ func ownerKeyOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
 
 // An EIP may have very many rules and Services, so what matters to one of them is looked up by the ports that it claims.
 
-// claimKeys are the index values of ports of an EIP.
-func claimKeys(eip string, claims []sharenat.Claim) []string {
-	keys := make([]string, len(claims))
-	for i, claim := range claims {
-		keys[i] = claim.String() + "|" + eip
+// claimKey is the index value of a port of an EIP.
+func claimKey(eip string, claim sharenat.Claim) string { return claim.String() + "|" + eip }
+
+// claimKeys are those of the ports that a Service claims.
+func claimKeys(svc *corev1.Service) []string {
+	var keys []string
+	for _, claim := range sharenat.ClaimsOf(svc) {
+		keys = append(keys, claimKey(sharenat.EIPName(svc), claim))
 	}
 	return keys
 }
@@ -120,9 +121,9 @@ func unlabelledKey(eip string) string { return "|" + eip }
 func claimKeysOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
 	var keys []string
 	if claim, ok := sharenat.ClaimOfRule(rule); ok {
-		keys = claimKeys(rule.Spec.EIP, []sharenat.Claim{claim})
+		keys = append(keys, claimKey(rule.Spec.EIP, claim))
 	}
-	if !labelled(rule) {
+	if _, labelled := labelledOwner(rule); !labelled {
 		keys = append(keys, unlabelledKey(rule.Spec.EIP))
 	}
 	return keys
@@ -234,11 +235,11 @@ func (c *Controller) enqueueEIP(name string) { c.enqueueServices(servicesByEIP, 
 
 // enqueueClaim enqueues those that claim a port of it.
 func (c *Controller) enqueueClaim(eip string, claim sharenat.Claim) {
-	c.enqueueServices(servicesByClaim, claimKeys(eip, []sharenat.Claim{claim})...)
+	c.enqueueServices(servicesByClaim, claimKey(eip, claim))
 }
 
-func (c *Controller) enqueueServices(index string, values ...string) {
-	for _, svc := range byIndex[corev1.Service](c.in.services, index, values...) {
+func (c *Controller) enqueueServices(index, value string) {
+	for _, svc := range byIndex[corev1.Service](c.in.services, index, value) {
 		c.queue.Add(sharenat.OwnerOfService(svc))
 	}
 }
@@ -386,7 +387,7 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 }
 
 func (c *Controller) enqueueOwner(rule *kubeovnv1.IptablesDnatRule, delay time.Duration) {
-	if owner, managed, err := sharenat.OwnerOf(rule.Labels); err == nil && managed {
+	if owner, ok := labelledOwner(rule); ok {
 		c.queue.AddAfter(owner, delay)
 	}
 }

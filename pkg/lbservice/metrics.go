@@ -108,7 +108,10 @@ func (m *Metrics) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 }
 
 func (m *Metrics) countRule(rule *kubeovnv1.IptablesDnatRule, sign int) {
-	if rule == nil || !labelled(rule) {
+	if rule == nil {
+		return
+	}
+	if _, labelled := labelledOwner(rule); !labelled {
 		return
 	}
 	gateway := rule.Labels[sharenat.GatewayLabel]

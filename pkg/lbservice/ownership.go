@@ -116,22 +116,22 @@ func (o *ownership) othersLive(claim sharenat.Claim, owner sharenat.Owner) bool 
 	return len(live) > 1 || len(live) == 1 && !live[owner]
 }
 
-// labelled tells whether a rule names its owner.
-func labelled(rule *kubeovnv1.IptablesDnatRule) bool {
-	_, managed, err := sharenat.OwnerOf(rule.Labels)
-	return managed && err == nil
+// labelledOwner is the owner that a rule names; ok is false where it names none, or is not to be believed.
+func labelledOwner(rule *kubeovnv1.IptablesDnatRule) (owner sharenat.Owner, ok bool) {
+	owner, managed, err := sharenat.OwnerOf(rule.Labels)
+	return owner, managed && err == nil
 }
 
 // lostLabels tells whether a rule that does not name its owner may all the same be one of ours.
 func lostLabels(rule *kubeovnv1.IptablesDnatRule) bool {
-	return !labelled(rule) && strings.HasPrefix(rule.Name, "lb-") && rule.Spec.Type == sharenat.TypeShare
+	_, labelled := labelledOwner(rule)
+	return !labelled && strings.HasPrefix(rule.Name, "lb-") && rule.Spec.Type == sharenat.TypeShare
 }
 
 // ruleOwner is the Service that a rule belongs to. Labels say it; a rule that lost them is still known by its name, which is made of
 // everything that makes the rule this one.
 func ruleOwner(rule *kubeovnv1.IptablesDnatRule, claimants []sharenat.Owner) (owner sharenat.Owner, managed bool) {
-	owner, managed, err := sharenat.OwnerOf(rule.Labels)
-	if managed && err == nil {
+	if owner, ok := labelledOwner(rule); ok {
 		return owner, true
 	}
 	if !lostLabels(rule) {

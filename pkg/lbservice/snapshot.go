@@ -56,7 +56,7 @@ func (s *Snapshot) gatewayVPC() string {
 // adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
 func (s *Snapshot) adoptUnlabelled() {
 	for _, rule := range s.EIPRules {
-		if labelled(rule) {
+		if _, labelled := labelledOwner(rule); labelled {
 			continue
 		}
 		if owner, managed := ruleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {
