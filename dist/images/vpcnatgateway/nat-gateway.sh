@@ -658,14 +658,14 @@ function put_masquerade(i, h,    chain, j, sep) {
 }
 function put_plain(i, h,    j) {
 	printf "%smeta l4proto %s dnat ip to ", rule("dnat-" h), l4[i] > apply
-	if (n_be[i] == 1) { emit(target(i, 1) tail); return }
+	if (n_be[i] == 1) { emit(target(i) tail); return }
 	printf "numgen random mod %d map { ", n_be[i] > apply
 	for (j = 1; j <= n_be[i]; j++) printf "%s%d : %s", (j > 1 ? ", " : ""), j - 1, be_val[i, j] > apply
 	emit(" }" tail)
 }
-# Where a rule without a map sends to.
-function target(i, j,    be) {
-	split(be_val[i, j], be, " . ")
+# Where a rule without a map sends to: the lone backend of identity i.
+function target(i,    be) {
+	split(be_val[i, 1], be, " . ")
 	return be[1] ":" be[2]
 }
 function put_sticky(i, h,    j, used, m, pin, aff, get) {
@@ -689,7 +689,7 @@ function put_sticky(i, h,    j, used, m, pin, aff, get) {
 	emit(" update @" aff " { ip saddr timeout " timeout_of[i] "s : ct mark }" tail)
 	emit(rule(pin) "jump " get tail)
 	printf "%smeta l4proto %s ", rule(pin), l4[i] > apply
-	if (n_be[i] == 1) emit("ct mark " m[1] " dnat ip to " target(i, 1) tail)
+	if (n_be[i] == 1) emit("ct mark " m[1] " dnat ip to " target(i) tail)
 	else {
 		printf "dnat ip to ct mark map { " > apply
 		for (j = 1; j <= n_be[i]; j++) printf "%s%s : %s", (j > 1 ? ", " : ""), m[j], be_val[i, j] > apply

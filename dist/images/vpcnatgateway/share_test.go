@@ -142,11 +142,15 @@ func TestLoneBackendEditsShow(t *testing.T) {
 		}
 		return "flush chain ip kube-ovn pin-" + k + "-60\n" + pattern.ReplaceAllString(pin, to)
 	}
+	sentTo := func(rule string) string {
+		chain := " rule ip kube-ovn dnat-" + h + " "
+		return "flush chain ip kube-ovn dnat-" + h + "\nadd" + chain + rule + "\nadd" + chain + "drop"
+	}
 	for name, edit := range map[string]string{
-		"other backend":           "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.12:8080",
-		"other port":              "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.11:8081",
-		"other protocol":          "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto udp dnat ip to 10.1.0.11:8080\nadd rule ip kube-ovn dnat-" + h + " drop",
-		"range of ports":          "flush chain ip kube-ovn dnat-" + h + "\nadd rule ip kube-ovn dnat-" + h + " meta l4proto tcp dnat ip to 10.1.0.11:8080-8081\nadd rule ip kube-ovn dnat-" + h + " drop",
+		"other backend":           sentTo("meta l4proto tcp dnat ip to 10.1.0.12:8080"),
+		"other port":              sentTo("meta l4proto tcp dnat ip to 10.1.0.11:8081"),
+		"other protocol":          sentTo("meta l4proto udp dnat ip to 10.1.0.11:8080"),
+		"range of ports":          sentTo("meta l4proto tcp dnat ip to 10.1.0.11:8080-8081"),
 		"pinned to another":       edited(`dnat to 10\.1\.0\.11`, "dnat to 10.1.0.12"),
 		"mark of another backend": edited(`ct mark set 0x\w+`, "ct mark set 0x1"),
 		"pins lost":               "flush chain ip kube-ovn pin-" + k + "-60",
