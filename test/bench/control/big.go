@@ -186,7 +186,7 @@ func (n *network) growBy(ctx context.Context, env *bench.Env, services int) (*gr
 	if err != nil {
 		return nil, err
 	}
-	s := &growth{batch: batch{network: n, first: n.grown, services: services, eips: eips}}
+	g := &growth{batch: batch{network: n, first: n.grown, services: services, eips: eips}}
 	served, err := n.served(ctx)
 	if err != nil {
 		return nil, err
@@ -194,10 +194,9 @@ func (n *network) growBy(ctx context.Context, env *bench.Env, services int) (*gr
 	if err := n.lab.StopController(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.make(ctx); err != nil {
+	if err := g.make(ctx); err != nil {
 		return nil, fmt.Errorf("make %d Services: %w", services, err)
 	}
-	n.grown += services
 	env.Logf("made %d Services of %d backends; kube-ovn-controller starts", services, bigBackends)
 	before, err := n.writes(ctx, "iptables-dnat-rules")
 	if err != nil {
@@ -207,7 +206,7 @@ func (n *network) growBy(ctx context.Context, env *bench.Env, services int) (*gr
 	if err != nil {
 		return nil, err
 	}
-	if s.took, err = s.coldStart(ctx, served+services); err != nil {
+	if g.took, err = g.coldStart(ctx, served+services); err != nil {
 		return nil, err
 	}
 	done, err := n.cpu(ctx)
@@ -218,9 +217,10 @@ func (n *network) growBy(ctx context.Context, env *bench.Env, services int) (*gr
 	if err != nil {
 		return nil, err
 	}
-	s.cpu, s.writes = done.since(idle), (after-before)/float64(s.rules())
-	env.Logf("%d rules are ready after %s", s.rules(), s.took)
-	return s, nil
+	n.grown += services
+	g.cpu, g.writes = done.since(idle), (after-before)/float64(g.rules())
+	env.Logf("%d rules are ready after %s", g.rules(), g.took)
+	return g, nil
 }
 
 // grow makes the cluster a large one, as far as it is not.
