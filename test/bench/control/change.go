@@ -25,6 +25,7 @@ const (
 	oursAnswer  = "ours, answered by the new backend"
 	proxyAnswer = "kube-proxy, answered by the new backend"
 	quietRule   = "ours, rule in the kernel, quiet cluster"
+	quietProxy  = "kube-proxy, rule in the kernel, quiet cluster"
 )
 
 // pace is how changes follow each other.
@@ -100,7 +101,9 @@ func prepareChange(ctx context.Context, env *bench.Env, p pace, large bool) ([]b
 		sides = append(sides, all.side(oursAnswer, ""), all.side(proxyAnswer, ""))
 	}
 	if large {
-		sides = append(sides, replay(quietRule, quietChanges[p.name].of(oursRule)))
+		// Minutes lie between the two clusters. What changes meanwhile, be it the machine, falls on kube-proxy as well.
+		before := quietChanges[p.name]
+		sides = append(sides, replay(quietRule, before.of(oursRule)), replay(quietProxy, before.of(proxyRule)))
 	} else {
 		quietChanges[p.name] = all
 	}
