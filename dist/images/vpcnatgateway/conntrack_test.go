@@ -167,6 +167,44 @@ func TestKeptUntilForgotten(t *testing.T) {
 	}
 }
 
+// conntrack deletes by a connection's original addresses and ports. Of a connection that is over, these can be those of a new one to another
+// backend by then: it is left alone.
+func TestConnectionsThatAreOverAreLeft(t *testing.T) {
+	g := newGateway(t)
+	add := func(state, port string) {
+		g.must("conntrack", "-I", "-p", "tcp", "--state", state, "-s", "203.0.113.101", "--sport", port, "-d", eip, "--dport", "80",
+			"-r", "10.1.0.11", "--reply-port-src", "8080", "-q", "203.0.113.101", "--reply-port-dst", port, "--timeout", "100")
+	}
+	over := map[string]string{"TIME_WAIT": "1001", "CLOSE": "1002"}
+	going := map[string]string{"ESTABLISHED": "1003", "FIN_WAIT": "1004", "CLOSE_WAIT": "1005", "LAST_ACK": "1006", "SYN_RECV": "1007", "SYN_SENT": "1008"}
+	for name, forget := range map[string]string{
+		"forgotten": "forget " + eip + " 80 tcp " + strings.ReplaceAll(p1, ":", " "),
+		"removed":   "remove " + eip + " 80 tcp",
+	} {
+		g.set(share("tcp:80", p1))
+		g.must("bash", "-c", "conntrack -F 2>/dev/null")
+		for _, states := range []map[string]string{over, going} {
+			for state, port := range states {
+				add(state, port)
+			}
+		}
+		if name == "forgotten" {
+			g.set(share("tcp:80", p2))
+		}
+		g.run(delta(forget), "nft-dnat-map-sync")
+		for state, port := range over {
+			if g.conntrack(state+" src=203.0.113.101 dst="+eip+" sport="+port+" ") != 1 {
+				t.Errorf("%s: %s was taken", name, state)
+			}
+		}
+		for state, port := range going {
+			if g.conntrack(" sport="+port+" ") != 0 {
+				t.Errorf("%s: %s is still there", name, state)
+			}
+		}
+	}
+}
+
 func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
 	n := newNetwork(t, "p1", "p2")
 	n.set(share("tcp:80", p1), share("tcp:81", p1))

@@ -103,12 +103,16 @@ NFT=
 KINDS= # the directory of hints, "" where the short way cannot be taken
 
 # What tools say names the room, which is another one each time. The caller tells what is new by the text.
-fail() {
+say() {
 	local said="$*"
 	[[ -z $TMP ]] || said=${said//"$TMP/"/}
-	printf '%s: %s: %s\n' "$PROG" "$VERB" "$said" >&2
+	printf '%s\n' "$said" >&2
+}
+fail() {
+	say "$PROG: $VERB: $*"
 	exit 1
 }
+warn() { say "Warning: $PROG: $VERB: $*"; }
 
 # ---------------------------------------------------------------------------
 # Room to work in, and the lock
@@ -283,6 +287,23 @@ function sources(list, line,    s, n, i, keys, vals, out, last) {
 	}
 	return out
 }
+
+'
+
+# shellcheck disable=SC2016
+readonly AWK_VERDICTS='
+# A line of a listed verdict map, "1.1.1.1 . 6 . 80 : goto dnat-…, …", perhaps after "elements = {": each goes to element(). Somebody may
+# have put other verdicts there, protocols that no identity has, or comments.
+function verdicts(map, line,    e, n, i, f) {
+	gsub(/ comment "[^"]*"/, "", line)
+	sub(/^.*elements = [{] /, "", line)
+	sub(/ [}].*$/, "", line)
+	n = split(line, e, ",")
+	for (i = 1; i <= n; i++) {
+		if (split(e[i], f, " ") < 7 || f[6] != ":") continue
+		element(map, f[1], (f[3] == "6" ? "tcp" : f[3] == "17" ? "udp" : f[3]), f[5], f[7] " " f[8], f[8])
+	}
+}
 '
 
 # plan.awk: reads $TMP/input, the desired share state, and what the kernel has of
@@ -293,7 +314,7 @@ function sources(list, line,    s, n, i, keys, vals, out, last) {
 #   retime     maps whose pins are to get another timeout
 #
 # mode: sync | add | del. way: short, and long where it cannot be taken; long: read the names of
-# what is there; deep: read all of it.
+# what is there; deep: read all of it; anew: of a full state, after throwing away what is there.
 # shellcheck disable=SC2016
 readonly AWK_PLAN='
 function known(k) { return k in index_of }
@@ -485,18 +506,11 @@ function found(type, name,    h) {
 	objects[h] = objects[h] " " type ":" name
 }
 
-# "1.1.1.1 . 6 . 80 : goto dnat-…, …", perhaps after "elements = {".
-function verdicts(map, line,    e, n, i, f, k) {
-	sub(/^.*elements = [{] /, "", line)
-	sub(/ [}].*$/, "", line)
-	n = split(line, e, ",")
-	for (i = 1; i <= n; i++) {
-		if (split(e[i], f, " ") != 8 || f[6] != ":") continue
-		k = f[1] " . " (f[3] == "6" ? "tcp" : f[3] == "17" ? "udp" : f[3]) " . " f[5]
-		verdict[map, k] = f[7] " " f[8]
-		if (map == "service-ips") { there[k] = f[8]; led_to[f[8]]++ }
-		else masq_there[k] = 1
-	}
+function element(map, ip, proto, port, v, to,    k) {
+	k = ip " . " proto " . " port
+	verdict[map, k] = v
+	if (map == "service-ips") { there[k] = to; led_to[to]++ }
+	else masq_there[k] = 1
 }
 # --- of what kind the identities are ---------------------------------------
 
@@ -566,15 +580,20 @@ function later(s) { print s > sweep; swept = 1 }
 
 function base(    masqueraded) {
 	emit("add table ip " table)
+	if (way == "anew") {
+		emit("delete table ip " table)
+		emit("add table ip " table)
+		split("", have); split("", objects); split("", verdict); split("", masq_there)
+	}
 	emit(verdict_map("service-ips", ""))
 	emit(verdict_map("masquerade-ips", ""))
 	# -150: before the nat rules of iptables at -100. The first to translate wins,
 	# so a share identity beats an exclusive DNAT.
-	emit("add chain ip " table " prerouting { type nat hook prerouting priority -150; }")
+	emit("add chain ip " table " prerouting { type nat hook prerouting priority -150; policy accept; }")
 	emit("flush chain ip " table " prerouting")
 	emit(rule("prerouting") "ip daddr . meta l4proto . th dport vmap @service-ips" tail)
 	# 90: before the SNAT rules of iptables at 100, the hairpin among them.
-	emit("add chain ip " table " postrouting { type nat hook postrouting priority 90; }")
+	emit("add chain ip " table " postrouting { type nat hook postrouting priority 90; policy accept; }")
 	masqueraded = masquerades()
 	if (short && !masqueraded) return # others may need what is there
 	emit("flush chain ip " table " postrouting")
@@ -789,7 +808,9 @@ function clear(h,    o, n, j, p) {
 }
 
 function remove(k, h, keep,    to, f) {
-	if (("service-ips", k) in verdict) {
+	if (way == "anew") {
+		if (!(k in there)) return
+	} else if (("service-ips", k) in verdict) {
 		emit("delete element ip " table " service-ips { " k " }")
 		to = hash_in(verdict["service-ips", k])
 	} else if (!deep && (("dnat-" h) in have)) {
@@ -802,7 +823,7 @@ function remove(k, h, keep,    to, f) {
 	if (h != "") clear(h)
 	split(k, f, " . ")
 	drop_hint(hint_of(f[1], f[3], f[2]))
-	if (!keep || f[2] != "tcp") print "check", f[2], f[1], f[3] > (tmp "/conntrack")
+	if ((f[2] == "tcp" && !keep) || f[2] == "udp") print "check", f[2], f[1], f[3] > (tmp "/conntrack")
 }
 
 BEGIN {
@@ -812,6 +833,7 @@ BEGIN {
 	input = tmp "/input"; apply = tmp "/apply"; sweep = tmp "/sweep"
 	if (mode == "sync") read_sync(); else read_args()
 	deep = (way == "deep" || full)
+	if (full) print "" > (tmp "/full")
 	promising = (kinds != "" && !full && n_ids > 0 && n_ids <= short_max)
 	short = all_known()
 	if (short) {
@@ -843,7 +865,7 @@ begin_share() {
 	exec 8> >(trap '' HUP INT TERM PIPE; exec nft -f - 2>"$TMP/refused")
 	NFT=$!
 	exec 7> >(trap '' HUP INT TERM PIPE; exec awk -v tmp="$TMP" -v mode="$1" -v way="$2" \
-		-v kinds="$KINDS" -v short_max="$SHORT_MAX" "$AWK_COMMON$AWK_PLAN" 8>&-)
+		-v kinds="$KINDS" -v short_max="$SHORT_MAX" "$AWK_COMMON$AWK_VERDICTS$AWK_PLAN" 8>&-)
 	PLANNER=$!
 }
 
@@ -855,8 +877,9 @@ apply_share() {
 	# Where they do not tell enough (an identity under another chain, an edited table) the
 	# kernel refuses the transaction as a whole, and the plan is made again from
 	# everything that is there.
-	for way in short long deep; do
+	for way in short long deep anew; do
 		[[ $way != long || -e $TMP/short ]] || continue # it was the long way already
+		[[ $way != deep || ! -e $TMP/full ]] || continue # it was the deep way already
 		[[ $way == short ]] || begin_share "$mode" "$way"
 		# What has ended says why by its exit code. A line this short arrives as a whole or not at all.
 		printf 'go\n' 2>/dev/null >&7 || true
@@ -865,9 +888,12 @@ apply_share() {
 		printf 'include "%s"\n' "$TMP/apply" 2>/dev/null >&8 || true
 		exec 8>&-
 		! wait "$NFT" || break
-		[[ $way != deep ]] || fail "nft refused: $(head -c 1000 "$TMP/refused")"
+		# Who says all that there is to be can have the rest thrown away, pins too, where it is in the way.
+		[[ $way != anew && ($way != deep || -e $TMP/full) ]] || fail "nft refused: $(head -c 1000 "$TMP/refused")"
+		mv -f -- "$TMP/refused" "$TMP/refused.before"
 		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime" "$TMP/gone"
 	done
+	[[ $way != anew ]] || warn "what was there could not be changed, and was made anew, without its pins: $(head -c 1000 "$TMP/refused.before")"
 	[[ ! -s $TMP/sweep ]] || sweep
 	[[ ! -s $TMP/retime ]] || retime
 	[[ ! -s $TMP/conntrack ]] || drop_connections
@@ -937,7 +963,7 @@ retime() {
 		run_awk "$AWK_RETIME" >"$TMP/repin"
 		if [[ ! -s $TMP/repin ]] || nft -f "$TMP/repin" 2>/dev/null; then return 0; fi
 	done
-	printf 'Warning: %s: %s: pins keep their old timeout until their clients connect again\n' "$PROG" "$VERB" >&2
+	warn "pins keep their old timeout until their clients connect again"
 }
 
 # drop_connections removes the conntrack entries that $TMP/conntrack condemns: of a
@@ -947,7 +973,11 @@ retime() {
 # TCP connections to living backends are never looked at.
 #
 # conntrack reads the whole table for each deletion, so it is listed once, and only
-# what is there is deleted, by (identity, backend).
+# what is there is deleted, by (identity, backend) and state.
+#
+# It finds an entry by what was asked for, but deletes by the original addresses and ports alone. A client
+# that takes the port of a connection that is over makes a new entry of that one, maybe to a
+# living backend, at any moment in between. So TCP entries that are over stay: nothing goes on in them.
 # shellcheck disable=SC2016
 readonly AWK_CONNTRACK='
 BEGIN {
@@ -971,10 +1001,12 @@ BEGIN {
 		id = f[1] " " v[1, "dst"] " " v[1, "dport"]
 		to = v[2, "src"] " " v[2, "sport"]
 		if (!(id in check) && !((id " " to) in gone)) continue
-		if (((id " " to) in alive) || ((id " " to) in done)) continue
-		done[id " " to] = 1
-		printf "-D -p %s --orig-dst %s --orig-port-dst %s --reply-src %s --reply-port-src %s\n", \
-			f[1], v[1, "dst"], v[1, "dport"], v[2, "src"], v[2, "sport"]
+		state = f[1] == "tcp" && f[4] ~ /^[A-Z]/ ? f[4] : ""
+		if (state == "TIME_WAIT" || state == "CLOSE") continue
+		if (((id " " to) in alive) || ((id " " to, state) in done)) continue
+		done[id " " to, state] = 1
+		printf "-D -p %s%s --orig-dst %s --orig-port-dst %s --reply-src %s --reply-port-src %s\n", \
+			f[1], (state == "" ? "" : " --state " state), v[1, "dst"], v[1, "dport"], v[2, "src"], v[2, "sport"]
 	}
 }
 '
@@ -1080,19 +1112,16 @@ function ruleset(line,    f, n) {
 		type = f[1]; object = f[2]
 		have[object] = type
 	} else if (line == "}") object = ""
-	else if (object != "" && type == "chain") rules[object, ++n_rules[object]] = substr(line, 2)
+	else if (object == "") dormant = dormant || line ~ /^flags .*dormant/
+	else if (type == "chain") rules[object, ++n_rules[object]] = substr(line, 2)
+	else if (object ~ /^(service|masquerade)-ips$/ && line ~ /^\ttype / && line != "\ttype ipv4_addr . inet_proto . inet_service : verdict") odd[object] = 1
 }
-function verdicts(map, line,    e, n, i, f, k) {
-	sub(/^.*elements = [{] /, "", line)
-	sub(/ [}].*$/, "", line)
-	n = split(line, e, ",")
-	for (i = 1; i <= n; i++) {
-		if (split(e[i], f, " ") != 8 || f[6] != ":") continue
-		k = f[1] " " f[5] " " (f[3] == "6" ? "tcp" : f[3] == "17" ? "udp" : f[3])
-		verdict[map, k] = f[7] " " f[8]
-		if (map == "service-ips") { n_ids++; id[n_ids] = k; to[n_ids] = f[8] }
-		else { n_masqs++; masq_id[n_masqs] = k }
-	}
+function element(map, ip, proto, port, v, chain,    k) {
+	k = ip " " port " " proto
+	if (proto != "tcp" && proto != "udp") { odd[map] = 1; return }
+	verdict[map, k] = v
+	if (map == "service-ips") { n_ids++; id[n_ids] = k; to[n_ids] = chain }
+	else { masqs[k] = 1; filled[map] = 1 }
 }
 
 # The part of a rule between two texts; "" if it does not begin and end so.
@@ -1142,6 +1171,7 @@ function read_sources(chain,    n, j, r, len, list, inner, e, m, i, p, out) {
 			list = substr(inner, p + 6)
 		} else {
 			inner = between(r, "ip saddr ", " return")
+			if (inner == "") return ""
 			p = index(inner, "/")
 			len = p ? substr(inner, p + 1) : 32
 			list = p ? substr(inner, 1, p - 1) : inner
@@ -1160,7 +1190,8 @@ function read_masquerade(k, h,    inner, e, n, i) {
 	masq_all = 0
 	split("", masq)
 	if (!(("masquerade-ips", k) in verdict)) return 1
-	if (verdict["masquerade-ips", k] != "goto masq-" h || n_rules["masq-" h] != 1) return 0
+	if (verdict["masquerade-ips", k] != "goto masq-" h) { odd["masquerade-ips"] = 1; return 0 }
+	if (n_rules["masq-" h] != 1) return 0
 	if (rules["masq-" h, 1] == "masquerade") { masq_all = 1; return 1 }
 	inner = between(rules["masq-" h, 1], "ip daddr . th dport { ", " } masquerade")
 	n = split(inner, e, ", ")
@@ -1288,11 +1319,11 @@ BEGIN {
 
 	p = "ip daddr . meta l4proto . th dport vmap @service-ips"
 	q = " ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips"
-	laid = rules["postrouting", 1] ~ /^type nat hook postrouting priority 90;/ && \
+	laid = rules["postrouting", 1] == "type nat hook postrouting priority 90; policy accept;" && \
 		(n_rules["postrouting"] == 3 && rules["postrouting", 2] == "ct status 0x20 meta l4proto 6" q && rules["postrouting", 3] == "ct status 0x20 meta l4proto 17" q || \
-		n_rules["postrouting"] == 1 && !n_masqs)
-	whole = laid && n_rules["prerouting"] == 2 && rules["prerouting", 2] == p && \
-		rules["prerouting", 1] ~ /^type nat hook prerouting priority -150;/
+		n_rules["postrouting"] == 1 && !("masquerade-ips" in filled))
+	whole = laid && !dormant && n_rules["prerouting"] == 2 && rules["prerouting", 2] == p && \
+		rules["prerouting", 1] == "type nat hook prerouting priority -150; policy accept;"
 
 	for (i = 1; i <= n_ids; i++) {
 		n_be[i] = content(i)
@@ -1305,6 +1336,8 @@ BEGIN {
 		print "identity", id[i], (n_be[i] && whole ? sum[i] : "-"), (n_be[i] && whole ? n_be[i] : 0)
 	# The short way leaves it as it is, so a full state has to come.
 	if (("postrouting" in have) && !laid) print "stale postrouting"
+	for (k in masqs) if (!(("service-ips", k) in verdict)) odd["masquerade-ips"] = 1
+	for (name in odd) print "stale", name
 	for (name in have) {
 		if (name !~ /^(dnat|src|pin|masq|aff|ep)-/ || (name in claimed)) continue
 		# A promise that is not kept is told of even so: only a full state goes round it.
@@ -1617,7 +1650,7 @@ verb_list() {
 	make_room
 	take_lock
 	read_interfaces
-	run_awk "$AWK_LIST" -v proto="$ROUTE_PROTO" -v extif="$EXT_IF" -v wanted="${NAT_RULES//$'\n'/\\n}" >"$TMP/listing"
+	run_awk "$AWK_VERDICTS$AWK_LIST" -v proto="$ROUTE_PROTO" -v extif="$EXT_IF" -v wanted="${NAT_RULES//$'\n'/\\n}" >"$TMP/listing"
 	cat "$TMP/listing"
 }
 

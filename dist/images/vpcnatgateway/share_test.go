@@ -97,10 +97,18 @@ func TestEditsShow(t *testing.T) {
 		"masquerade emptied":       "flush chain ip kube-ovn masq-" + h,
 		"sources open":             "flush chain ip kube-ovn src-" + k,
 		"sources other":            "flush chain ip kube-ovn src-" + k + "\nadd rule ip kube-ovn src-" + k + " ip saddr 10.0.0.0/9 return\nadd rule ip kube-ovn src-" + k + " drop",
+		"sources passed by":        "insert rule ip kube-ovn src-" + k + " ip protocol tcp return",
+		"sources dropped":          "insert rule ip kube-ovn src-" + k + " drop",
+		"sources accepted":         "insert rule ip kube-ovn src-" + k + " accept",
+		"source dropped":           "insert rule ip kube-ovn src-" + k + " ip saddr 10.1.2.3 drop",
+		"sources counted":          "insert rule ip kube-ovn src-" + k + " counter return",
 		"sources not asked":        "flush chain ip kube-ovn dnat-" + k + "\nadd rule ip kube-ovn dnat-" + k + " jump pin-" + k + "-60\nadd rule ip kube-ovn dnat-" + k + " jump pin-" + k + "-60",
 		"pins lost":                "flush chain ip kube-ovn pin-" + k + "-60",
 		"verdict swapped":          "delete element ip kube-ovn service-ips { " + eip + " . tcp . 80 }\nadd element ip kube-ovn service-ips { " + eip + " . tcp . 80 : goto dnat-" + k + " }",
 		"verdict a jump":           "delete element ip kube-ovn service-ips { " + eip + " . tcp . 80 }\nadd element ip kube-ovn service-ips { " + eip + " . tcp . 80 : jump dnat-" + h + " }",
+		"verdict a drop":           "delete element ip kube-ovn service-ips { " + eip + " . tcp . 80 }\nadd element ip kube-ovn service-ips { " + eip + " . tcp . 80 : drop }",
+		"policy":                   "add chain ip kube-ovn prerouting { policy drop; }",
+		"table asleep":             "add table ip kube-ovn { flags dormant; }",
 		"identity lost":            "delete element ip kube-ovn service-ips { " + eip + " . tcp . 80 }",
 		"prerouting lost":          "flush chain ip kube-ovn prerouting",
 		"postrouting lost":         "flush chain ip kube-ovn postrouting",
@@ -126,6 +134,36 @@ func TestEditsShow(t *testing.T) {
 		g.full(both...)
 		g.holds(both...)
 	}
+}
+
+// TestFullStateHeals puts what no identity has where identities are. The listing has to call for a full state, and that has to put it right.
+func TestFullStateHeals(t *testing.T) {
+	g := newGateway(t)
+	plain, pinned := share("tcp:80", p1, p2+" masquerade"), sticky(60, share("tcp:81", p1, p2))
+	const table = "ip kube-ovn "
+	key := eip + " . tcp . 80"
+	for name, edit := range map[string]string{
+		"protocol":              "add element " + table + "service-ips { " + eip + " . sctp . 80 : goto dnat-" + hash(plain) + " }",
+		"port of nobody":        "add element " + table + "service-ips { " + eip + " . tcp . 90 : drop }",
+		"masquerade accepted":   "add element " + table + "masquerade-ips { " + eip + " . tcp . 81 : accept }",
+		"masquerade of nobody":  "add element " + table + "masquerade-ips { " + eip + " . udp . 90 : accept }",
+		"prerouting not first":  "delete chain " + table + "prerouting\nadd chain " + table + "prerouting { type nat hook prerouting priority 10; }",
+		"prerouting not hooked": "delete chain " + table + "prerouting\nadd chain " + table + "prerouting",
+		"pins without timeout":  "delete table " + table + "\nadd table " + table + "\nadd map " + table + "aff-" + hash(pinned) + " { type ipv4_addr : mark; }",
+		"keys of another kind":  "delete table " + table + "\nadd table " + table + "\nadd map " + table + "service-ips { type ipv4_addr . inet_service : verdict; }",
+	} {
+		g.full(plain)
+		g.set(plain)
+		g.nft(edit + "\n")
+		if l := g.listing(); l.Stale == 0 && len(l.Shares) == 1 && l.Shares[plain.Identity].Digest == plain.Digest() {
+			t.Errorf("%s: not seen in the listing", name)
+		}
+		g.full(plain, pinned)
+		g.holds(plain, pinned)
+	}
+	// What somebody remarks changes nothing.
+	g.nft("delete element " + table + "service-ips { " + key + " }\nadd element " + table + "service-ips { " + key + ` comment "a, b : c }" : goto dnat-` + hash(plain) + " }\n")
+	g.holds(plain, pinned)
 }
 
 // TestLoneBackendEditsShow does the same with identities of one backend, which do without maps.

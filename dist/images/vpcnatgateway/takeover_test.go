@@ -135,8 +135,8 @@ func TestStaleObjects(t *testing.T) {
 		add table ip other
 		add chain ip other dnat-0123456789ab
 	`)
-	// Six objects, and the postrouting chain, which does not ask the map that has an element now.
-	if l := g.listing(); l.Stale != 7 {
+	// Six objects, the map with an element that no identity has, and the postrouting chain, which does not ask that map.
+	if l := g.listing(); l.Stale != 8 {
 		t.Errorf("%d stale objects", l.Stale)
 	}
 	g.full(s)
