@@ -98,7 +98,7 @@ func (c *Controller) createRule(ctx context.Context, want Rule) error {
 		Spec: want.Spec,
 	}, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		err = c.alreadyExists(want.Name, err)
+		err = c.alreadyExists(ctx, &want, err)
 	}
 	c.metrics.observeWrite(operationCreate, err)
 	if err != nil {
@@ -111,10 +111,18 @@ func (c *Controller) createRule(ctx context.Context, want Rule) error {
 }
 
 // alreadyExists: the cache did not show the rule a moment ago. Mostly it does soon, and then the rule is compared. One with that
-// name that the cache shows, but not as ours, is somebody else's, who is not to be overwritten.
-func (c *Controller) alreadyExists(name string, err error) error {
-	rule := get[kubeovnv1.IptablesDnatRule](c.in.rules, name)
+// name that the cache shows, but not as ours, is somebody else's, who is not to be overwritten. One that lost its labels is still ours by its
+// name; it is of another EIP, where the Service was before, or it would have been taken back.
+func (c *Controller) alreadyExists(ctx context.Context, want *Rule, err error) error {
+	rule := get[kubeovnv1.IptablesDnatRule](c.in.rules, want.Name)
 	if rule == nil || rule.DeletionTimestamp != nil || len(ownerKeyOfRule(rule)) > 0 {
+		return &behindError{err}
+	}
+	owner, _, _ := sharenat.OwnerOf(want.Labels)
+	if known, ours := ruleOwner(rule, []sharenat.Owner{owner}); ours && known == owner && rule.Spec.EIP != want.Spec.EIP {
+		if err := c.deleteRule(ctx, rule); err != nil {
+			return err
+		}
 		return &behindError{err}
 	}
 	return err
@@ -193,7 +201,7 @@ func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) er
 		klog.FromContext(ctx).V(2).Info("Patched status", "ready", readyReason(status), "ingress", len(status.LoadBalancer.Ingress))
 	}
 	c.metrics.setReason(s.Key, readyReason(status))
-	for _, event := range c.told.fresh(s.Key, events, o.Qualified) {
+	for _, event := range c.told.fresh(s.Key, s.Service.UID, events, o.Qualified) {
 		if event.Reason == EventConflict {
 			c.metrics.conflicts.Inc()
 		}
@@ -242,18 +250,24 @@ func (c *Controller) tellWriteFailed(key sharenat.Owner, err error) {
 // told remembers what users were told, so that it is told again only when it is new.
 type told struct {
 	mu       sync.Mutex
-	keys     map[sharenat.Owner]map[string]bool
+	services map[sharenat.Owner]toldService
 	failures map[sharenat.Owner]bool
 }
 
+// toldService is what was told of a Service. One that came after it under the same name was told nothing.
+type toldService struct {
+	uid    types.UID
+	events map[string]bool
+}
+
 func newTold() *told {
-	return &told{keys: map[sharenat.Owner]map[string]bool{}, failures: map[sharenat.Owner]bool{}}
+	return &told{services: map[sharenat.Owner]toldService{}, failures: map[sharenat.Owner]bool{}}
 }
 
 func (t *told) forget(key sharenat.Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.keys, key)
+	delete(t.services, key)
 	delete(t.failures, key)
 }
 
@@ -272,23 +286,27 @@ func (t *told) failed(key sharenat.Owner, refused bool) bool {
 
 // fresh gives the events that are new, and forgets those that do not hold any more. Of a Service that is seen for the first time since
 // the start, those are not new which its status already tells.
-func (t *told) fresh(key sharenat.Owner, events []Event, keep bool) []Event {
+func (t *told) fresh(key sharenat.Owner, uid types.UID, events []Event, keep bool) []Event {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, known := t.keys[key]
+	before := t.services[key]
+	known := before.events != nil
+	if before.uid != uid {
+		before.events = nil
+	}
 	now := make(map[string]bool, len(events))
 	var out []Event
 	for _, event := range events {
 		id := event.Reason + "/" + event.Key
-		if !now[id] && !before[id] && (known || !event.Told) {
+		if !now[id] && !before.events[id] && (known || !event.Told) {
 			out = append(out, event)
 		}
 		now[id] = true
 	}
 	if keep {
-		t.keys[key] = now
+		t.services[key] = toldService{uid, now}
 	} else {
-		delete(t.keys, key)
+		delete(t.services, key)
 	}
 	return out
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -379,6 +380,19 @@ func TestLostLabelsOfAPortThatIsGone(t *testing.T) {
 	}
 }
 
+// Nor does it stay on an EIP that its Service has left, where it would keep the Service from making the rule that it needs.
+func TestLostLabelsOnAnEIPThatIsLeft(t *testing.T) {
+	left := newRule(testOwner, eipB, 80, "10.1.0.4:8080", func(r *kubeovnv1.IptablesDnatRule) { r.Labels = nil })
+	inCluster(t, plan(left, newService(testService), webPod(), webSlice()), func(cl *cluster) {
+		time.Sleep(time.Second) // virtual: the retries
+		cl.settle()
+		cl.wantServed()
+		if n := cl.eventsOf(EventWriteFailed); n > 0 {
+			t.Errorf("told of %d failures", n)
+		}
+	})
+}
+
 // Until its owner has taken it away, it is a Service's rule, which holds up those of the next owner, and not one made by hand, for which
 // that would give up its own.
 func TestAnothersRuleThatLostItsLabels(t *testing.T) {
@@ -647,6 +661,27 @@ func TestSkippedBackendIsToldOnceAPod(t *testing.T) {
 		cl.settle()
 		if n := cl.eventsOf(EventBackendSkipped); n != 1 {
 			t.Errorf("told %d times of the second Pod", n)
+		}
+	})
+}
+
+// A Service that is made anew under its name is told everything, even where nobody saw that it had been gone.
+func TestEventsOfAServiceMadeAnew(t *testing.T) {
+	inCluster(t, plan(newService(testService), webPod(), webSlice()), func(cl *cluster) {
+		if n := cl.eventsOf(EventServed); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		for _, uid := range []types.UID{"uid-again", "uid-again", "uid-once-more"} {
+			before := cl.service(testNamespace, testService).UID
+			cl.put(newService(testService, func(s *corev1.Service) { s.UID = uid }))
+			cl.settle()
+			want := 1
+			if uid == before {
+				want = 0
+			}
+			if n := cl.eventsOf(EventServed); n != want {
+				t.Errorf("after %s, %s was told %d times", before, uid, n)
+			}
 		}
 	})
 }

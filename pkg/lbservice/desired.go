@@ -114,20 +114,21 @@ func admit(s *Snapshot, out *Outcome) bool {
 		return false
 	}
 	addr, ipv6Only := sharenat.EIPAddress(s.EIP)
-	// An EIP that was good once, and whose address clients know, does not lose its Service by a moment of not being ready: that
-	// would cut every client off to say that some may be.
-	kept := addr.IsValid() && publishedAddress(s.Service) == addr.String()
+	kept := keepsAddress(s.EIP, s.Service)
 	switch {
 	case ipv6Only:
 		out.block(ReasonEIPIPv6Only, msgEIPIPv6Only, name)
-	case !addr.IsValid():
-		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
 	case s.EIP.DeletionTimestamp != nil && !kept:
 		out.block(ReasonEIPNotReady, msgEIPDeleting, name)
+	case s.Gateway == nil && s.EIP.Spec.NatGwDp != "":
+		// An EIP without a gateway is not ready either, but this is why.
+		out.block(ReasonGatewayNotFound, msgGatewayNotFound, s.EIP.Spec.NatGwDp, name)
+	case !addr.IsValid():
+		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
 	case !s.EIP.Status.Ready && !kept:
 		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
 	case s.Gateway == nil:
-		out.block(ReasonGatewayNotFound, msgGatewayNotFound, s.EIP.Spec.NatGwDp, name)
+		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
 	case s.EIP.DeletionTimestamp != nil:
 		out.degrade(ReasonEIPNotReady, msgEIPDeletingInUse, name)
 	case !s.EIP.Status.Ready:
@@ -137,6 +138,18 @@ func admit(s *Snapshot, out *Outcome) bool {
 		out.Address = addr
 	}
 	return true
+}
+
+// settled tells whether an EIP takes Services that it does not serve yet.
+func settled(eip *kubeovnv1.IptablesEIP) bool {
+	return eip.Status.Ready && eip.DeletionTimestamp == nil
+}
+
+// keepsAddress tells whether a Service has the EIP's address published. An EIP that was good once, and whose address clients know, does
+// not lose its Service by a moment of not being ready: that would cut every client off to say that some may be.
+func keepsAddress(eip *kubeovnv1.IptablesEIP, svc *corev1.Service) bool {
+	addr, _ := sharenat.EIPAddress(eip)
+	return addr.IsValid() && publishedAddress(svc) == addr.String()
 }
 
 func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOutcome {

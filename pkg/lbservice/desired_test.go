@@ -267,6 +267,13 @@ func TestDesiredBlocked(t *testing.T) {
 		{"not granted", newService(testService), eip(withGrant("other")), ReasonNotGranted, ""},
 		{"not granted any more", newService(testService, withConditions(published(eipAddrA))), eip(withGrant("other")), ReasonNotGranted, ""},
 		{"a grant is required", newService(testService), func(s *Snapshot) { s.RequireEIPGrant = true }, ReasonNotGranted, ""},
+		{"no gateway, and so no address", newService(testService), func(s *Snapshot) {
+			s.EIP = newEIP(eipA, eipAddrA, gwA, func(e *kubeovnv1.IptablesEIP) { e.Status = kubeovnv1.IptablesEIPStatus{} })
+			s.Gateway = nil
+		}, ReasonGatewayNotFound, ""},
+		{"no gateway any more", newService(testService), func(s *Snapshot) {
+			s.EIP, s.Gateway = newEIP(eipA, eipAddrA, gwA, notReadyEIP), nil
+		}, ReasonGatewayNotFound, ""},
 		{"no gateway", newService(testService), func(s *Snapshot) { s.Gateway = nil }, ReasonGatewayNotFound, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

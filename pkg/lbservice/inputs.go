@@ -387,8 +387,13 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 }
 
 func (c *Controller) enqueueOwner(rule *kubeovnv1.IptablesDnatRule, delay time.Duration) {
-	if owner, ok := labelledOwner(rule); ok {
+	owner, ok := labelledOwner(rule)
+	switch {
+	case !ok:
+	case delay > 0:
 		c.queue.AddAfter(owner, delay)
+	default: // AddAfter would count it as one more try
+		c.queue.Add(owner)
 	}
 }
 

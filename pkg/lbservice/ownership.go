@@ -40,7 +40,7 @@ func (h Holder) String() string {
 }
 
 // ownership answers who has which port of one EIP. It is derived from what claims it, never from who wrote first: a FIP has the
-// whole EIP, then come rules made by hand, then the Service whose namespace/name is the smallest.
+// whole EIP, then come rules made by hand, then the Service whose namespace/name is the smallest of those that the EIP can serve.
 type ownership struct {
 	fip      string
 	rules    map[sharenat.Claim]string
@@ -62,12 +62,15 @@ func newOwnership(s *Snapshot) *ownership {
 			continue
 		}
 		owner := sharenat.OwnerOfService(svc)
+		claimants = append(claimants, owner)
+		if !settled(s.EIP) && !keepsAddress(s.EIP, svc) {
+			continue // it is not served itself: that is no reason to take the port from one who is
+		}
 		for _, claim := range sharenat.ClaimsOf(svc) {
 			if first, ok := o.services[claim]; !ok || owner.Compare(first) < 0 {
 				o.services[claim] = owner
 			}
 		}
-		claimants = append(claimants, owner)
 	}
 	for _, rule := range s.EIPRules {
 		if rule.DeletionTimestamp == nil {

@@ -55,6 +55,21 @@ func TestOwnership(t *testing.T) {
 			s.EIP, s.Claimants = newEIP(eipA, eipAddrA, gwA, withGrant("ns")), append(s.Claimants, newService("a/z"))
 		}, service, false},
 		{"an earlier Service of another EIP", func(s *Snapshot) { s.Claimants = append(s.Claimants, newService("ns/a", withEIP(eipB))) }, service, false},
+		{"an earlier Service, and the EIP serves us while it is deleted", func(s *Snapshot) {
+			withConditions(published(eipAddrA))(s.Service)
+			s.EIP, s.Claimants = deleting(newEIP(eipA, eipAddrA, gwA)), append(s.Claimants, before)
+		}, service, false},
+		{"an earlier Service, and the EIP serves us while it is not ready", func(s *Snapshot) {
+			withConditions(published(eipAddrA))(s.Service)
+			s.EIP = newEIP(eipA, eipAddrA, gwA, func(e *kubeovnv1.IptablesEIP) { e.Status.Ready = false })
+			s.Claimants = append(s.Claimants, before)
+		}, service, false},
+		{"an earlier Service that is served too", func(s *Snapshot) {
+			first := newService("ns/a")
+			withConditions(published(eipAddrA))(s.Service)
+			withConditions(published(eipAddrA))(first)
+			s.EIP, s.Claimants = deleting(newEIP(eipA, eipAddrA, gwA)), append(s.Claimants, first)
+		}, "Service ns/a", false},
 		{"a share rule made by hand", func(s *Snapshot) { s.EIPRules = append(s.EIPRules, newManualRule("m", eipA, "80", "TCP", "share")) }, "IptablesDnatRule m (made by hand)", false},
 		{"an exclusive rule made by hand", func(s *Snapshot) { s.EIPRules = append(s.EIPRules, newManualRule("m", eipA, "80", "tcp", "")) }, "IptablesDnatRule m (made by hand)", false},
 		{"a rule made by hand beats earlier Services too", func(s *Snapshot) {

@@ -339,13 +339,13 @@ func TestEvents(t *testing.T) {
 			}
 			s := newSnapshot(tc.svc, tc.tweak)
 			status, events := decide(s)
-			if diff := cmp.Diff(tc.want, render(newTold().fresh(testOwner, events, true))); diff != "" {
+			if diff := cmp.Diff(tc.want, render(newTold().fresh(testOwner, s.Service.UID, events, true))); diff != "" {
 				t.Fatalf("events (-want +got):\n%s", diff)
 			}
 			// A controller that restarts finds in the status what was told.
 			tc.svc.Status = *status
 			_, events = decide(s)
-			if again := render(newTold().fresh(testOwner, events, true)); len(again) > 0 {
+			if again := render(newTold().fresh(testOwner, s.Service.UID, events, true)); len(again) > 0 {
 				t.Errorf("told again: %v", again)
 			}
 		})
@@ -412,7 +412,7 @@ func TestTold(t *testing.T) {
 	}{
 		{[]Event{a, seen}, 1}, {[]Event{a, seen}, 0}, {[]Event{a, b, seen}, 1}, {[]Event{b}, 0}, {[]Event{a, b}, 1}, {[]Event{seen}, 1}, {nil, 0},
 	} {
-		if got := tl.fresh(testOwner, step.events, true); len(got) != step.want {
+		if got := tl.fresh(testOwner, "", step.events, true); len(got) != step.want {
 			t.Errorf("step %d: want %d new, got %v", i, step.want, got)
 		}
 	}

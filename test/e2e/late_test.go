@@ -41,7 +41,7 @@ var _ = Describe("What comes late", func() {
 		s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80)})
 		pods := s.Pods(ctx, "web", 2)
 		Wait(ctx, func(ctx context.Context) string { return ReadyReason(s.GetService(ctx, "web")) }).
-			Should(BeElementOf(lbservice.ReasonEIPNotReady, lbservice.ReasonGatewayNotFound))
+			Should(Equal(lbservice.ReasonGatewayNotFound))
 		Expect(ExternalIP(s.GetService(ctx, "web"))).To(BeEmpty())
 
 		net.MakeGateway(ctx, 1)

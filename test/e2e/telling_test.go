@@ -47,7 +47,7 @@ var _ = Describe("A Service that is not served", func() {
 		By("an EIP without a gateway")
 		Expect(net.EIP(ctx, "web")).To(Equal(eip))
 		Wait(ctx, func(ctx context.Context) string { return ReadyReason(s.GetService(ctx, "web")) }).
-			Should(BeElementOf(lbservice.ReasonEIPNotReady, lbservice.ReasonGatewayNotFound))
+			Should(Equal(lbservice.ReasonGatewayNotFound))
 		Expect(ExternalIP(s.GetService(ctx, "web"))).To(BeEmpty())
 		By("a gateway, but a protocol that is not balanced")
 		net.MakeGateway(ctx, 1)
