@@ -159,7 +159,7 @@ func Select(all []Measure, patterns []string) ([]Measure, error) {
 	var errs []error
 	for _, p := range patterns {
 		if !anyHasPrefix(names, p) {
-			errs = append(errs, fmt.Errorf("no measure is named %s", p))
+			errs = append(errs, fmt.Errorf("no measure is named %s: hack/bench.sh --list says which there are", p))
 		}
 	}
 	var selected []Measure

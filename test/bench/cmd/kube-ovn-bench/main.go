@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -47,7 +48,9 @@ func run(argv []string) (int, error) {
 	flags.StringVar(&o.output, "output", "_output/bench", "directory for results.json, table.md and the plots")
 	flags.Float64Var(&o.scale, "scale", 1, "multiplies sizes; less than 1 is quick, and says little")
 	flags.IntVar(&o.rounds, "rounds", 0, "rounds a measure, in place of its own number")
-	if err := flags.Parse(argv[1:]); err != nil {
+	if err := flags.Parse(argv[1:]); errors.Is(err, pflag.ErrHelp) {
+		return 0, nil
+	} else if err != nil {
 		return 2, err
 	}
 	measures, err := selected(flags.Args())

@@ -41,7 +41,7 @@ func shell(args []string) (int, error) {
 		return 1, room.ErrNoRoom
 	case 1:
 	default:
-		return 1, fmt.Errorf("several labs are running: name one of %v", pids)
+		return 1, fmt.Errorf("several labs are running: name one of %v, as in make lab-shell ARGS=%d", pids, pids[0])
 	}
 	argv := args
 	if len(argv) == 0 {
