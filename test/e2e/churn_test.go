@@ -328,12 +328,15 @@ func refusedAtOnce(ctx context.Context, clients []Client, to Target) {
 // connection is a conntrack entry: its number, which stays the same as long as it lives, and its client's port.
 type connection struct{ ID, Client string }
 
-// connections are the gateway's conntrack entries to a backend.
+// connections are the gateway's conntrack entries to a backend, without those of connections that are over.
 func (b *balancer) connections(ctx context.Context, protocol string, backend netip.Addr) []connection {
 	GinkgoHelper()
 	text := RunIn(ctx, b.Space(ctx, b.Gateway), "conntrack", "-L", "-f", "ipv4", "-p", protocol, "-o", "id", "--orig-dst", b.Addr.String(), "--reply-src", backend.String())
 	var found []connection
 	for line := range strings.Lines(text) {
+		if strings.Contains(line, " TIME_WAIT ") || strings.Contains(line, " CLOSE ") {
+			continue
+		}
 		c := connection{}
 		for field := range strings.FieldsSeq(line) {
 			key, value, _ := strings.Cut(field, "=")

@@ -1005,9 +1005,12 @@ BEGIN {
 		if (state == "TIME_WAIT" || state == "CLOSE") continue
 		if (((id " " to) in alive) || ((id " " to, state) in done)) continue
 		done[id " " to, state] = 1
-		printf "-D -p %s%s --orig-dst %s --orig-port-dst %s --reply-src %s --reply-port-src %s\n", \
-			f[1], (state == "" ? "" : " --state " state), v[1, "dst"], v[1, "dport"], v[2, "src"], v[2, "sport"]
+		which = sprintf("-D -p %s --orig-dst %s --orig-port-dst %s --reply-src %s --reply-port-src %s", \
+			f[1], v[1, "dst"], v[1, "dport"], v[2, "src"], v[2, "sport"])
+		print which (state == "" ? "" : " --state " state)
+		if (state == "ESTABLISHED") closing[which] = 1 # by now, maybe
 	}
+	for (which in closing) print which " --state FIN_WAIT"
 }
 '
 drop_connections() {
