@@ -871,7 +871,7 @@ begin_share() {
 
 # apply_share MODE makes the state in $TMP/input so. begin_share MODE short has been called.
 apply_share() {
-	local mode=$1 way
+	local mode=$1 way refused
 	take_lock
 	# The short way asks nothing of what is there, the long one for the names of chains.
 	# Where they do not tell enough (an identity under another chain, an edited table) the
@@ -889,11 +889,11 @@ apply_share() {
 		exec 8>&-
 		! wait "$NFT" || break
 		# Who says all that there is to be can have the rest thrown away, pins too, where it is in the way.
-		[[ $way != anew && ($way != deep || -e $TMP/full) ]] || fail "nft refused: $(head -c 1000 "$TMP/refused")"
-		mv -f -- "$TMP/refused" "$TMP/refused.before"
+		refused=$(<"$TMP/refused")
+		[[ $way != anew && ($way != deep || -e $TMP/full) ]] || fail "nft refused: ${refused:0:1000}"
 		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime" "$TMP/gone"
 	done
-	[[ $way != anew ]] || warn "what was there could not be changed, and was made anew, without its pins: $(head -c 1000 "$TMP/refused.before")"
+	[[ $way != anew ]] || warn "what was there could not be changed, and was made anew, without its pins: ${refused:0:1000}"
 	[[ ! -s $TMP/sweep ]] || sweep
 	[[ ! -s $TMP/retime ]] || retime
 	[[ ! -s $TMP/conntrack ]] || drop_connections
