@@ -123,11 +123,7 @@ func admit(s *Snapshot, out *Outcome) bool {
 	case s.Gateway == nil && s.EIP.Spec.NatGwDp != "":
 		// An EIP without a gateway is not ready either, but this is why.
 		out.block(ReasonGatewayNotFound, msgGatewayNotFound, s.EIP.Spec.NatGwDp, name)
-	case !addr.IsValid():
-		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
-	case !s.EIP.Status.Ready && !kept:
-		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
-	case s.Gateway == nil:
+	case !addr.IsValid(), !s.EIP.Status.Ready && !kept, s.Gateway == nil:
 		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
 	case s.EIP.DeletionTimestamp != nil:
 		out.degrade(ReasonEIPNotReady, msgEIPDeletingInUse, name)

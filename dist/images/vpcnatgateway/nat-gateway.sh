@@ -287,7 +287,6 @@ function sources(list, line,    s, n, i, keys, vals, out, last) {
 	}
 	return out
 }
-
 '
 
 # shellcheck disable=SC2016
@@ -808,7 +807,7 @@ function clear(h,    o, n, j, p) {
 }
 
 function remove(k, h, keep,    to, f) {
-	if (way == "anew") {
+	if (way == "anew") { # only its connections are left
 		if (!(k in there)) return
 	} else if (("service-ips", k) in verdict) {
 		emit("delete element ip " table " service-ips { " k " }")
@@ -890,7 +889,7 @@ apply_share() {
 		! wait "$NFT" || break
 		# Who says all that there is to be can have the rest thrown away, pins too, where it is in the way.
 		refused=$(<"$TMP/refused")
-		[[ $way != anew && ($way != deep || -e $TMP/full) ]] || fail "nft refused: ${refused:0:1000}"
+		[[ $way != deep && $way != anew ]] || fail "nft refused: ${refused:0:1000}"
 		rm -f -- "$TMP/sweep" "$TMP/conntrack" "$TMP/retime" "$TMP/gone"
 	done
 	[[ $way != anew ]] || warn "what was there could not be changed, and was made anew, without its pins: ${refused:0:1000}"
@@ -1124,7 +1123,7 @@ function element(map, ip, proto, port, v, chain,    k) {
 	if (proto != "tcp" && proto != "udp") { odd[map] = 1; return }
 	verdict[map, k] = v
 	if (map == "service-ips") { n_ids++; id[n_ids] = k; to[n_ids] = chain }
-	else { masqs[k] = 1; filled[map] = 1 }
+	else { n_masqs++; masqs[k] = 1 }
 }
 
 # The part of a rule between two texts; "" if it does not begin and end so.
@@ -1324,7 +1323,7 @@ BEGIN {
 	q = " ct original ip daddr . meta l4proto . ct original proto-dst vmap @masquerade-ips"
 	laid = rules["postrouting", 1] == "type nat hook postrouting priority 90; policy accept;" && \
 		(n_rules["postrouting"] == 3 && rules["postrouting", 2] == "ct status 0x20 meta l4proto 6" q && rules["postrouting", 3] == "ct status 0x20 meta l4proto 17" q || \
-		n_rules["postrouting"] == 1 && !("masquerade-ips" in filled))
+		n_rules["postrouting"] == 1 && !n_masqs)
 	whole = laid && !dormant && n_rules["prerouting"] == 2 && rules["prerouting", 2] == p && \
 		rules["prerouting", 1] == "type nat hook prerouting priority -150; policy accept;"
 
