@@ -261,6 +261,7 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 		c, err := lbservice.New(lbservice.Options{
 			KubeClient: s.kubeClient, KubeOvnClient: s.kubeOvnClient, KubeInformers: s.kubeInformers, KubeOvnInformers: s.kubeOvnInformers,
 			Recorder: s.recorder, Metrics: lbservice.NewMetrics(registry), Latency: tracker, RequireEIPGrant: o.requireEIPGrant,
+			Abilities: lbservice.AllAbilities,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("load balancer Services: %w", err)

@@ -22,6 +22,9 @@ import (
 // maxNote is how long the API server lets an event's note be.
 const maxNote = 1024
 
+// maxRefusal is how much of an API server's word a condition repeats.
+const maxRefusal = 512
+
 // behindError says that our caches do not show yet what the API server has; the same pass will do once they do.
 type behindError struct{ err error }
 
@@ -175,7 +178,7 @@ func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) er
 		return nil
 	}
 	status, events := DecideStatus(s, o, c.timestamp())
-	if rest := c.programming.rest(s, status, c.now()); rest > 0 {
+	if rest := c.programming.rest(s, o, status, c.now()); rest > 0 {
 		// Mostly there will be nothing to say by then. Whatever else is new waits for it.
 		c.queue.AddAfter(s.Key, rest)
 		return nil
@@ -223,11 +226,7 @@ func (c *Controller) record(svc *corev1.Service, event Event) {
 	if c.recorder == nil {
 		return
 	}
-	note := event.Text
-	for len(note) > maxNote {
-		_, size := utf8.DecodeLastRuneInString(note)
-		note = note[:len(note)-size]
-	}
+	note := cut(event.Text, maxNote)
 	c.recorder.Eventf(svc, nil, event.Type, event.Reason, sharenat.EventAction(event.Action, note), "%s", note)
 }
 
@@ -236,15 +235,46 @@ func (c *Controller) tellWriteFailed(key sharenat.Owner, err error) {
 	if svc == nil {
 		return
 	}
-	first := err
-	for {
-		joined, ok := first.(interface{ Unwrap() []error })
-		if !ok || len(joined.Unwrap()) == 0 {
-			break
+	c.record(svc, Event{Type: corev1.EventTypeWarning, Reason: EventWriteFailed, Action: actionWrite, Text: firstOf(err, nil).Error()})
+}
+
+// firstOf gives the first of joined errors that matters, of all where matters is nil; nil where none does.
+func firstOf(err error, matters func(error) bool) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		if err == nil || matters != nil && !matters(err) {
+			return nil
 		}
-		first = joined.Unwrap()[0]
+		return err
 	}
-	c.record(svc, Event{Type: corev1.EventTypeWarning, Reason: EventWriteFailed, Action: actionWrite, Text: first.Error()})
+	for _, e := range joined.Unwrap() {
+		if first := firstOf(e, matters); first != nil {
+			return first
+		}
+	}
+	return nil
+}
+
+// refusal is the API server's word about a write that it did not take, "" where there is none. What passes by itself is none: a cache
+// that is behind, an API server that has too much to do or is not there.
+func refusal(err error) string {
+	first := firstOf(err, func(err error) bool {
+		return !isBehind(err) && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown && !apierrors.IsTooManyRequests(err) &&
+			!apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) && !apierrors.IsServiceUnavailable(err)
+	})
+	if first == nil {
+		return ""
+	}
+	return cut(first.Error(), maxRefusal)
+}
+
+// cut shortens a text to some bytes, at a rune's end.
+func cut(text string, most int) string {
+	for len(text) > most {
+		_, size := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-size]
+	}
+	return text
 }
 
 // told remembers what users were told, so that it is told again only when it is new.

@@ -16,11 +16,18 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// Skip is a Pod that could be a backend if it had a NIC in the gateway's VPC.
+// Skip is an endpoint that could be a backend, and what it lacks.
 type Skip struct {
+	// Pod behind it, or else its address.
 	Pod string
 	UID types.UID
+	// Unmasqueraded: it needs the gateway's address in place of the client's, which the handler does not give. Else it has no NIC in the
+	// gateway's VPC.
+	Unmasqueraded bool
 }
+
+// key tells skipped endpoints apart: by Pod, those without one by address.
+func (k Skip) key() string { return cmp.Or(string(k.UID), k.Pod) }
 
 // endpoint is one endpoint of one slice, with the address that the gateway reaches it by.
 type endpoint struct {
@@ -36,7 +43,7 @@ type endpoint struct {
 // endpoints is what a Service's slices come to.
 type endpoints struct {
 	usable []endpoint
-	// skipped Pods, by name.
+	// skipped endpoints, by name.
 	skipped []Skip
 	// waiting counts the endpoints that are no backends yet.
 	waiting int
@@ -52,7 +59,7 @@ type endpoints struct {
 func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 	var (
 		out     = endpoints{living: map[netip.Addr]bool{}}
-		skipped = map[types.UID]Skip{}
+		skipped = map[string]Skip{}
 	)
 	for _, slice := range s.Slices {
 		if slice.AddressType == discoveryv1.AddressTypeFQDN {
@@ -71,7 +78,7 @@ func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 			}
 			switch {
 			case decision.skip != nil:
-				skipped[decision.skip.UID] = *decision.skip
+				skipped[decision.skip.key()] = *decision.skip
 			case decision.wait:
 				out.waiting++
 			case ep.addr.IsValid():
@@ -122,7 +129,7 @@ func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discover
 	}
 	if in.TargetRef == nil || in.TargetRef.Kind != "Pod" {
 		ep.addr, ep.masquerade = ownAddress(slice, in), s.Gateway.Spec.Replicas > 1
-		return ep, decision{nodes: reachable}
+		return ep, unmasqueraded(s, &ep, Skip{Pod: ep.addr.String()}, decision{nodes: reachable})
 	}
 	pod, ok := s.Pods[in.TargetRef.Name]
 	if !ok || !refersTo(in.TargetRef, s.Key.Namespace, pod.UID) || pod.Ended {
@@ -146,7 +153,20 @@ func resolveEndpoint(s *Snapshot, slice *discoveryv1.EndpointSlice, in *discover
 	case nicElsewhere:
 		d.skip = &Skip{Pod: pod.Name, UID: pod.UID}
 	}
-	return ep, d
+	return ep, unmasqueraded(s, &ep, Skip{Pod: pod.Name, UID: pod.UID}, d)
+}
+
+// unmasqueraded skips an endpoint whose answers would be lost: they come back only if the gateway puts its own address in place of the
+// client's, and its handler has it do no such thing.
+func unmasqueraded(s *Snapshot, ep *endpoint, skip Skip, d decision) decision {
+	override, _ := sourceIPOverride(s.Service)
+	if s.Abilities.Masquerade || !ep.addr.IsValid() || d.skip != nil || d.wait ||
+		decideSourceIP(override, ep.masquerade) != sharenat.SourceIPMasquerade {
+		return d
+	}
+	skip.Unmasqueraded = true
+	d.skip, d.stray = &skip, ""
+	return d
 }
 
 // refersTo tells whether the reference is to this very Pod. A Pod of the same name that came after it is another, and so is one of

@@ -5,6 +5,7 @@ package lbservice
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -77,17 +78,13 @@ func Diff(desired []Rule, own []*kubeovnv1.IptablesDnatRule) (Changes, error) {
 // holdBack keeps an identity from being left without any rule only because those that are wanted wait for their predecessors to be
 // gone, as when all backends flap: of the rules to delete, those of backends that still live stay until one of the others is back.
 func (c *Changes) holdBack(desired []Rule, own []*kubeovnv1.IptablesDnatRule, living map[netip.Addr]bool) {
-	type identity struct{ eip, port, protocol string }
-	of := func(spec *kubeovnv1.IptablesDnatRuleSpec) identity {
-		return identity{spec.EIP, spec.ExternalPort, strings.ToLower(spec.Protocol)}
-	}
 	going := make(map[string]bool, len(own))
 	for _, rule := range own {
 		going[rule.Name] = rule.DeletionTimestamp != nil
 	}
-	waits, served := map[identity]bool{}, map[identity]bool{}
+	waits, served := map[portKey]bool{}, map[portKey]bool{}
 	for i := range desired {
-		id := of(&desired[i].Spec)
+		id := portKeyOf(&desired[i].Spec)
 		switch deleting, exists := going[desired[i].Name]; {
 		case deleting:
 			waits[id] = true
@@ -96,7 +93,7 @@ func (c *Changes) holdBack(desired []Rule, own []*kubeovnv1.IptablesDnatRule, li
 		}
 	}
 	c.Delete = slices.DeleteFunc(c.Delete, func(rule *kubeovnv1.IptablesDnatRule) bool {
-		id := of(&rule.Spec)
+		id := portKeyOf(&rule.Spec)
 		addr, err := sharenat.ParseIPv4(rule.Spec.InternalIP)
 		if !waits[id] || served[id] || err != nil || !living[addr] {
 			return false
@@ -104,6 +101,91 @@ func (c *Changes) holdBack(desired []Rule, own []*kubeovnv1.IptablesDnatRule, li
 		c.Waiting = append(c.Waiting, rule.Name)
 		return true
 	})
+}
+
+// portKey is an identity of one Service's rules: a port of an EIP.
+type portKey struct{ eip, port, protocol string }
+
+func portKeyOf(spec *kubeovnv1.IptablesDnatRuleSpec) portKey {
+	return portKey{spec.EIP, spec.ExternalPort, strings.ToLower(spec.Protocol)}
+}
+
+// compare orders them: of one EIP, by port as a number.
+func (k portKey) compare(o portKey) int {
+	return cmp.Or(cmp.Compare(k.eip, o.eip), cmp.Compare(len(k.port), len(o.port)), cmp.Compare(k.port, o.port), cmp.Compare(k.protocol, o.protocol))
+}
+
+// recreate has a change of session affinity made by deleting an identity's rules and making them anew, for a handler that does not
+// program it otherwise. Such a handler's webhook also refuses a rule whose affinity is not that of the others of its identity, so
+// all of them have to be gone before the first comes back. One identity goes through this at a time: the port does not answer
+// meanwhile, and the fewer rules the handler has to see to, the sooner it does.
+func (c *Changes) recreate(desired []Rule, own []*kubeovnv1.IptablesDnatRule) {
+	outdated := outdatedAffinity(desired, own)
+	if len(outdated) == 0 {
+		return
+	}
+	turn := outdated[0]
+	in := func(spec *kubeovnv1.IptablesDnatRuleSpec) (outdatedNow, now bool) {
+		key := portKeyOf(spec)
+		return slices.Contains(outdated, key), key == turn
+	}
+	specs := make(map[string]*kubeovnv1.IptablesDnatRuleSpec, len(own))
+	deleted := make(map[string]bool, len(c.Delete))
+	for _, rule := range c.Delete {
+		deleted[rule.Name] = true
+	}
+	for _, rule := range own {
+		specs[rule.Name] = &rule.Spec
+		if _, now := in(&rule.Spec); now && rule.DeletionTimestamp == nil && !deleted[rule.Name] {
+			c.Delete = append(c.Delete, rule)
+		}
+	}
+	c.Create = slices.DeleteFunc(c.Create, func(rule Rule) bool {
+		waits, _ := in(&rule.Spec)
+		if waits {
+			c.Waiting = append(c.Waiting, rule.Name)
+		}
+		return waits
+	})
+	c.Patch = slices.DeleteFunc(c.Patch, func(patch RulePatch) bool {
+		waits, _ := in(specs[patch.Name])
+		if waits {
+			c.Waiting = append(c.Waiting, patch.Name)
+		}
+		return waits
+	})
+	slices.SortFunc(c.Delete, func(a, b *kubeovnv1.IptablesDnatRule) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// outdatedAffinity lists the identities that are to have another affinity than some rule of them has, be it one that is being deleted.
+// One whose rules are going already comes first, then they come by port.
+func outdatedAffinity(desired []Rule, own []*kubeovnv1.IptablesDnatRule) []portKey {
+	wanted := map[portKey]sharenat.Affinity{}
+	for i := range desired {
+		wanted[portKeyOf(&desired[i].Spec)] = affinityOfRule(&desired[i].Spec)
+	}
+	outdated := map[portKey]bool{} // and whether its rules are going
+	for _, rule := range own {
+		key := portKeyOf(&rule.Spec)
+		if want, ok := wanted[key]; ok && affinityOfRule(&rule.Spec) != want {
+			outdated[key] = outdated[key] || rule.DeletionTimestamp != nil
+		}
+	}
+	return slices.SortedFunc(maps.Keys(outdated), func(a, b portKey) int {
+		if outdated[a] != outdated[b] {
+			return map[bool]int{true: -1, false: 1}[outdated[a]]
+		}
+		return a.compare(b)
+	})
+}
+
+// affinityOfRule is one that nobody wants where it cannot be read.
+func affinityOfRule(spec *kubeovnv1.IptablesDnatRuleSpec) sharenat.Affinity {
+	affinity, err := sharenat.ParseAffinity(spec.SessionAffinity, spec.SessionAffinityTimeoutSeconds)
+	if err != nil {
+		return sharenat.Affinity{TimeoutSeconds: -1}
+	}
+	return affinity
 }
 
 // movedEIP tells a rule that was made for another EIP from one whose spec somebody edited: only in the former, what was

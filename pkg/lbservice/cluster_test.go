@@ -81,7 +81,7 @@ func inCluster(t *testing.T, objects []runtime.Object, test func(*cluster)) {
 		}
 		cl.c, err = New(Options{
 			KubeClient: cl.kube, KubeOvnClient: cl.ovn, KubeInformers: kubeInformers, KubeOvnInformers: ovnInformers, Recorder: cl.recorder,
-			Metrics: NewMetrics(cl.registry), Latency: tracker,
+			Metrics: NewMetrics(cl.registry), Latency: tracker, Abilities: AllAbilities,
 		})
 		if err != nil {
 			t.Fatal(err)

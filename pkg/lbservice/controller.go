@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,8 +40,10 @@ const (
 	// readyDelay gathers the rules that become ready one after the other. It changes only what the Service's condition says, and for
 	// a Service of a thousand backends, each of them would be a pass.
 	readyDelay = 50 * time.Millisecond
-	// programmingDelay is how long a Service whose rules were all in place may be without some of them before its condition says so.
+	// programmingDelay is how long a port of a Service whose rules were all in place may be without any before its condition says so,
+	// partDelay how long every port may answer by some of its backends only.
 	programmingDelay = time.Second
+	partDelay        = 5 * time.Second
 )
 
 // errBusy: another pass over the EIP is under way. A worker does not wait for it: it may take long, and others need the worker. The
@@ -62,6 +65,8 @@ type Options struct {
 	Latency *latency.Tracker
 	// RequireEIPGrant: only namespaces that an EIP's annotation lists may use it. Otherwise, an EIP without one is for all.
 	RequireEIPGrant bool
+	// Abilities of whoever programs the rules into the gateways: AllAbilities, where that is pkg/natgateway.
+	Abilities Abilities
 	// ParallelWrites bounds how many rules of one Service are written at a time; 0: 16.
 	ParallelWrites int
 }
@@ -83,6 +88,7 @@ type Controller struct {
 	now         func() time.Time
 	swept       chan struct{}
 	turns       *turns
+	abilities   atomic.Pointer[Abilities]
 }
 
 // New makes a controller and registers it on the informers. It does no I/O.
@@ -125,6 +131,7 @@ func New(opts Options) (*Controller, error) {
 		),
 	}
 	c.turns = newTurns(c.queue.Add)
+	c.abilities.Store(&opts.Abilities)
 	if err := c.in.addIndexes(); err != nil {
 		return nil, err
 	}
@@ -133,6 +140,18 @@ func New(opts Options) (*Controller, error) {
 	}
 	opts.Latency.SetFallback(c.rulesSay)
 	return c, nil
+}
+
+// SetAbilities says that whoever programs the rules does more, or less, from now on. All Services are decided anew.
+func (c *Controller) SetAbilities(abilities Abilities) {
+	if *c.abilities.Swap(&abilities) == abilities {
+		return
+	}
+	for _, obj := range c.in.services.GetIndexer().List() {
+		if svc, ok := obj.(*corev1.Service); ok && concerns(svc) {
+			c.queue.Add(sharenat.OwnerOfService(svc))
+		}
+	}
 }
 
 // HasSynced tells whether the controller has seen everything that was there when it started. It writes nothing before.
@@ -220,6 +239,7 @@ func (c *Controller) sync(ctx context.Context, key sharenat.Owner) (waiting bool
 		c.opts.Latency.Forget(key)
 		return false, err
 	}
+	p.outcome.Refused = refusal(err)
 	return len(p.changes.Waiting) > 0, errors.Join(err, c.syncStatus(ctx, p.snapshot, p.outcome))
 }
 
@@ -252,6 +272,9 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 		return nil, fmt.Errorf("compare rules: %w", err)
 	}
 	changes.holdBack(outcome.Rules, snapshot.OwnRules, outcome.living)
+	if !snapshot.Abilities.LiveAffinity && snapshot.Abilities.Affinity {
+		changes.recreate(outcome.Rules, snapshot.OwnRules)
+	}
 	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes)
 }
 
@@ -278,7 +301,7 @@ func (c *Controller) listRules(index string, values ...string) func() []*kubeovn
 
 // snapshot reads everything that the decision about a Service depends on.
 func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
-	s := &Snapshot{Key: key, Service: c.service(key), RequireEIPGrant: c.opts.RequireEIPGrant}
+	s := &Snapshot{Key: key, Service: c.service(key), RequireEIPGrant: c.opts.RequireEIPGrant, Abilities: *c.abilities.Load()}
 	s.OwnRules = c.written.overlay(c.listRules(rulesByOwner, key.String()),
 		func(rule *kubeovnv1.IptablesDnatRule) bool {
 			owner, ok := labelledOwner(rule)

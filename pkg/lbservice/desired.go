@@ -59,11 +59,16 @@ type Outcome struct {
 	// Degraded is a reason that does not keep the Service from being served as it was.
 	Degraded        string
 	DegradedMessage string
+	// Limited is what the handler does not do of what was asked for, though the Service is served.
+	Limited        string
+	LimitedMessage string
+	// Refused is the API server's word about a rule that it did not take.
+	Refused string
 	// Ports in the Service's order.
 	Ports []PortOutcome
 	// Rules by name.
 	Rules []Rule
-	// Skipped Pods have NICs, but none in the gateway's VPC.
+	// Skipped endpoints could be backends, if something about them were otherwise.
 	Skipped []Skip
 	// Waiting counts the endpoints that are no backends yet.
 	Waiting int
@@ -87,10 +92,14 @@ func Desired(s *Snapshot) *Outcome {
 	if !out.Qualified {
 		return out
 	}
-	out.Notes = notesOf(s.Service)
 	if !admit(s, out) {
+		out.Notes = notesOf(s, out)
 		return out
 	}
+	if out.Blocked == "" {
+		limit(s, out)
+	}
+	out.Notes = notesOf(s, out)
 	owned := newOwnership(s)
 	for i := range s.Service.Spec.Ports {
 		out.Ports = append(out.Ports, decidePort(s, owned, &s.Service.Spec.Ports[i]))
@@ -134,6 +143,23 @@ func admit(s *Snapshot, out *Outcome) bool {
 		out.Address = addr
 	}
 	return true
+}
+
+// limit holds what the Service asks for against what the gateways' handler does. Source ranges that nobody enforces would let everybody
+// in: there is nothing then, rather than that.
+func limit(s *Snapshot, out *Outcome) {
+	if ranges, restricted := sourceRanges(s.Service); restricted && len(ranges) > 0 && !s.Abilities.SourceRanges {
+		out.Address = netip.Addr{}
+		out.block(ReasonSourceRangesNotEnforceable, msgSourceRangesNotEnforceable, sharenat.FormatSources(ranges), s.Gateway.Name)
+		return
+	}
+	affinity, _ := affinityOf(s.Service)
+	switch {
+	case s.Gateway.Spec.Replicas > 1 && !s.Abilities.EveryPod:
+		out.limit(ReasonGatewayPodsNotServed, msgGatewayPodsNotServed, s.Gateway.Name, s.Gateway.Spec.Replicas)
+	case affinity != sharenat.SessionAffinityNone && !s.Abilities.Affinity:
+		out.limit(ReasonAffinityNotServed, msgAffinityNotServed, s.Gateway.Name)
+	}
 }
 
 // settled tells whether an EIP takes Services that it does not serve yet.
@@ -234,20 +260,20 @@ func (t *template) rule(claim sharenat.Claim, backend backend) Rule {
 		},
 	}
 	rule.Labels[sharenat.ExternalPortLabel] = port
-	rule.Annotations[sharenat.SourceIPAnnotation] = t.decideSourceIP(backend.Masquerade)
+	rule.Annotations[sharenat.SourceIPAnnotation] = decideSourceIP(t.sourceIP, backend.Masquerade)
 	if backend.pod != "" {
 		rule.Annotations[sharenat.PodUIDAnnotation] = string(backend.pod)
 	}
 	return rule
 }
 
-// decideSourceIP: the Service's word counts; without one, a backend whose NIC does not carry its default route needs the
+// decideSourceIP: the Service's word counts, its override; without one, a backend whose NIC does not carry its default route needs the
 // gateway's address, or its answers leave by the other NIC and the client never sees them. So does every backend of a gateway of
 // several pods, or its answers reach a pod that does not know the connection.
-func (t *template) decideSourceIP(masquerade bool) string {
+func decideSourceIP(override string, masquerade bool) string {
 	switch {
-	case t.sourceIP != sharenat.SourceIPAuto:
-		return t.sourceIP
+	case override != sharenat.SourceIPAuto:
+		return override
 	case masquerade:
 		return sharenat.SourceIPMasquerade
 	}

@@ -47,6 +47,12 @@ const (
 	ReasonPortConflict         = "PortConflict"
 	ReasonProtocolNotSupported = "ProtocolNotSupported"
 	ReasonNoClientAllowed      = "NoClientAllowed"
+	// ReasonWriteRefused: the API server, or a webhook of it, refuses a rule.
+	ReasonWriteRefused = "WriteRefused"
+	// What the gateways' handler does not do, see Abilities.
+	ReasonSourceRangesNotEnforceable = "SourceRangesNotEnforceable"
+	ReasonAffinityNotServed          = "AffinityNotServed"
+	ReasonGatewayPodsNotServed       = "GatewayPodsNotServed"
 )
 
 // reasonPublished is ConditionIngress's only reason.
@@ -67,18 +73,32 @@ const (
 	msgGatewayNotFound  = "VpcNatGateway %q, which IptablesEIP %s names, does not exist: create it, or name another EIP"
 	msgGatewayNotReady  = "VpcNatGateway %s is not ready: its pods do not hold the Service's rules yet"
 	msgProgramming      = "VpcNatGateway %s does not hold the Service's rules yet"
+	msgProgrammingPart  = "served at %s, but VpcNatGateway %s does not hold all of the Service's rules yet"
+	msgWriteRefused     = "the API server refuses a rule of the Service: %s"
 	msgProgrammed       = "served at %s by VpcNatGateway %s"
 	msgConflict         = "port %s of IptablesEIP %s belongs to %s: change the port or the EIP; it is taken over when the owner lets go"
 	msgUnsupported      = "port %d/%s: only TCP and UDP are supported"
 	msgNoBackend        = "no backend for %s: no endpoint is ready with an address in VPC %s"
+	msgNoBackendBack    = "no backend for %s: the handler of VpcNatGateway %s does not masquerade, and without that no ready endpoint's answers come back by the gateway"
 	msgNoClientAllowed  = "loadBalancerSourceRanges has no IPv4 range, so no IPv4 client is let in"
 	msgSkippedList      = "Pods without an IPv4 NIC in VPC %s: %s"
 	msgSkipped          = "Pod %s is no backend: it has no NIC with an IPv4 address in VPC %s; attach one, or deselect the Pod"
+	msgUnmasqueradeList = "no backends without masquerading, which the handler of VpcNatGateway %s does not do: %s"
+	msgUnmasqueraded    = "%s is no backend: its answers would not come back by VpcNatGateway %s, whose handler does not masquerade; " +
+		"put its default route on its NIC in VPC %s, or have the gateway run by a handler that does"
 
 	msgExternalLocal = "externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgInternalLocal = "internalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgSourceRanges  = "the gateway lets in clients of %s only"
-	msgNoWayBack     = "Pods with their default route elsewhere and a NIC in Subnet %s may have no way back to VpcNatGateway %s in Subnet %s: " +
+	// What is missing beside another handler, and what to do.
+	msgSourceRangesNotEnforceable = "loadBalancerSourceRanges %s: the handler of VpcNatGateway %s keeps nobody out, so nobody is let in; " +
+		"have the gateway run by a handler that does, or take the ranges off and use a NetworkPolicy"
+	msgAffinityNotServed = "sessionAffinity ClientIP: the handler of VpcNatGateway %s does not know it, so connections of one client are spread; " +
+		"upgrade Kube-OVN, or have the gateway run by a handler that does"
+	msgGatewayPodsNotServed = "VpcNatGateway %s has %d pods, of which its handler programs only the first: set its replicas to 1, " +
+		"or have it run by a handler that programs all"
+
+	msgNoWayBack = "Pods with their default route elsewhere and a NIC in Subnet %s may have no way back to VpcNatGateway %s in Subnet %s: " +
 		"give them a route to it by that NIC, or attach them to the gateway's Subnet"
 	msgBadOverride = "annotation %s=%q is not auto, preserve or masquerade, and counts as auto"
 )

@@ -263,6 +263,7 @@ func newSnapshot(svc *corev1.Service, tweaks ...func(*Snapshot)) *Snapshot {
 		Claimants:  []*corev1.Service{svc},
 		Pods:       map[string]Pod{},
 		SubnetVPCs: subnetVPCs,
+		Abilities:  AllAbilities,
 	}
 	for _, tweak := range tweaks {
 		tweak(s)

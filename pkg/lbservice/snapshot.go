@@ -40,6 +40,8 @@ type Snapshot struct {
 
 	// RequireEIPGrant: an EIP without a grant annotation may not be used.
 	RequireEIPGrant bool
+	// Abilities of whoever programs the rules.
+	Abilities Abilities
 }
 
 // gatewayVPC is the one that the gateway names, or else its Subnet's: its pods are there.

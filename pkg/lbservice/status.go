@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/utils/ptr"
 
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
@@ -46,7 +47,12 @@ func (o *Outcome) degrade(reason, format string, args ...any) {
 	o.Degraded, o.DegradedMessage = reason, fmt.Sprintf(format, args...)
 }
 
-func notesOf(svc *corev1.Service) []Note {
+func (o *Outcome) limit(reason, format string, args ...any) {
+	o.Limited, o.LimitedMessage = reason, fmt.Sprintf(format, args...)
+}
+
+func notesOf(s *Snapshot, o *Outcome) []Note {
+	svc := s.Service
 	var notes []Note
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: msgExternalLocal})
@@ -54,7 +60,7 @@ func notesOf(svc *corev1.Service) []Note {
 	if ptr.Deref(svc.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal {
 		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: msgInternalLocal})
 	}
-	if ranges, _ := sourceRanges(svc); len(ranges) > 0 {
+	if ranges, _ := sourceRanges(svc); len(ranges) > 0 && o.Blocked != ReasonSourceRangesNotEnforceable {
 		notes = append(notes, Note{Type: corev1.EventTypeNormal, Text: fmt.Sprintf(msgSourceRanges, sharenat.FormatSources(ranges))})
 	}
 	if _, valid := sourceIPOverride(svc); !valid {
@@ -89,15 +95,30 @@ func judge(s *Snapshot, o *Outcome) verdict {
 		return no(o.Degraded, o.DegradedMessage)
 	}
 	if ports := o.portsWithoutRules(); len(ports) > 0 {
-		return no(ReasonNoBackend, fmt.Sprintf(msgNoBackend, strings.Join(ports, ", "), s.gatewayVPC()))
+		return no(ReasonNoBackend, noBackendText(s, o, strings.Join(ports, ", ")))
 	}
-	switch programmed := portsProgrammed(s, o); {
-	case programmed:
+	held := heldBy(s, o)
+	switch {
+	case o.Refused != "":
+		return no(ReasonWriteRefused, fmt.Sprintf(msgWriteRefused, o.Refused))
+	case held == heldAll && o.Limited != "":
+		return no(o.Limited, o.LimitedMessage)
+	case held == heldAll:
 		return verdict{metav1.ConditionTrue, ReasonProgrammed, fmt.Sprintf(msgProgrammed, o.Address, s.Gateway.Name)}
 	case !s.Gateway.Status.Ready:
 		return no(ReasonGatewayNotReady, fmt.Sprintf(msgGatewayNotReady, s.Gateway.Name))
+	case held == heldPart:
+		return no(ReasonProgramming, fmt.Sprintf(msgProgrammingPart, o.Address, s.Gateway.Name))
 	}
 	return no(ReasonProgramming, fmt.Sprintf(msgProgramming, s.Gateway.Name))
+}
+
+// noBackendText: where endpoints are ready, and only masquerading is missing, that is what to say.
+func noBackendText(s *Snapshot, o *Outcome, ports string) string {
+	if slices.ContainsFunc(o.Skipped, func(skip Skip) bool { return skip.Unmasqueraded }) {
+		return fmt.Sprintf(msgNoBackendBack, ports, s.Gateway.Name)
+	}
+	return fmt.Sprintf(msgNoBackend, ports, s.gatewayVPC())
 }
 
 // portErrors says which ports the Service does not have, and why.
@@ -138,39 +159,93 @@ func (o *Outcome) portsWithoutRules() []string {
 	return out
 }
 
-// portsProgrammed tells whether the gateway holds at least one rule of every port. One is enough for the port to answer; were it all of them, a
-// Service would be not ready whenever it is scaled.
-func portsProgrammed(s *Snapshot, o *Outcome) bool {
+// held is how much of a Service its gateway holds, by the rules' status.
+type held int
+
+const (
+	// heldNone: a port of it does not answer.
+	heldNone held = iota
+	// heldPart: every port answers, but not by all of its backends.
+	heldPart
+	heldAll
+)
+
+func heldBy(s *Snapshot, o *Outcome) held {
 	ready := make(map[string]bool, len(s.OwnRules))
 	for _, rule := range s.OwnRules {
-		ready[rule.Name] = rule.Status.Ready && rule.DeletionTimestamp == nil
+		ready[rule.Name] = programmed(rule)
 	}
+	out := heldAll
 	for i := range o.Ports {
-		if !slices.ContainsFunc(o.Ports[i].Rules, func(name string) bool { return ready[name] }) {
-			return false
+		rules := o.Ports[i].Rules
+		if !slices.ContainsFunc(rules, func(name string) bool { return ready[name] }) {
+			return heldNone
+		}
+		if slices.ContainsFunc(rules, func(name string) bool { return !ready[name] }) {
+			out = heldPart
 		}
 	}
-	return true
+	return out
 }
 
-// skippedText names the Pods that are skipped, each in quotes.
-func skippedText(s *Snapshot, o *Outcome) string {
-	names := make([]string, 0, maxNames)
-	for _, skip := range o.Skipped[:min(len(o.Skipped), maxNames)] {
-		names = append(names, strconv.Quote(skip.Pod))
+// programmed tells whether a rule's handler says that its gateway holds the rule as it stands. The status names what was programmed: where
+// that is not the spec any more, the handler has still to see it.
+func programmed(rule *kubeovnv1.IptablesDnatRule) bool {
+	same := func(said, spec string) bool { return said == "" || strings.EqualFold(said, spec) }
+	status, spec := &rule.Status, &rule.Spec
+	return status.Ready && rule.DeletionTimestamp == nil &&
+		same(status.InternalIP, spec.InternalIP) && same(status.InternalPort, spec.InternalPort) &&
+		same(status.ExternalPort, spec.ExternalPort) && same(status.Protocol, spec.Protocol)
+}
+
+// skippedTexts name the endpoints that are skipped, each in quotes, by what they lack.
+func skippedTexts(s *Snapshot, o *Outcome) []string {
+	var elsewhere, unmasqueraded []string
+	for _, skip := range o.Skipped {
+		if skip.Unmasqueraded {
+			unmasqueraded = append(unmasqueraded, strconv.Quote(skip.Pod))
+		} else {
+			elsewhere = append(elsewhere, strconv.Quote(skip.Pod))
+		}
 	}
-	if more := len(o.Skipped) - maxNames; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
+	var texts []string
+	if len(elsewhere) > 0 {
+		texts = append(texts, fmt.Sprintf(msgSkippedList, s.gatewayVPC(), listed(elsewhere)))
 	}
-	return fmt.Sprintf(msgSkippedList, s.gatewayVPC(), strings.Join(names, ", "))
+	if len(unmasqueraded) > 0 {
+		texts = append(texts, fmt.Sprintf(msgUnmasqueradeList, s.Gateway.Name, listed(unmasqueraded)))
+	}
+	return texts
+}
+
+// listed names the first of them.
+func listed(names []string) string {
+	if more := len(names) - maxNames; more > 0 {
+		names = append(slices.Clone(names[:maxNames]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+func skipText(s *Snapshot, skip *Skip) string {
+	switch {
+	case !skip.Unmasqueraded:
+		return fmt.Sprintf(msgSkipped, skip.Pod, s.gatewayVPC())
+	case skip.UID == "":
+		return fmt.Sprintf(msgUnmasqueraded, "endpoint "+skip.Pod, s.Gateway.Name, s.gatewayVPC())
+	}
+	return fmt.Sprintf(msgUnmasqueraded, "Pod "+skip.Pod, s.Gateway.Name, s.gatewayVPC())
 }
 
 // message is the verdict's, with all else that there is to know.
 func (v verdict) full(s *Snapshot, o *Outcome) string {
 	parts := []string{v.message}
-	if len(o.Skipped) > 0 {
-		parts = append(parts, skippedText(s, o))
+	if o.Refused != "" && v.reason != ReasonWriteRefused {
+		parts = append(parts, fmt.Sprintf(msgWriteRefused, o.Refused))
 	}
+	if o.Limited != "" && v.reason != o.Limited {
+		parts = append(parts, o.LimitedMessage)
+	}
+	parts = append(parts, skippedTexts(s, o)...)
 	for _, note := range o.Notes {
 		parts = append(parts, note.Text)
 	}
@@ -328,8 +403,9 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 			out = append(out, Event{corev1.EventTypeWarning, EventConflict, actionClaim, text, text, strings.Contains(said, text)})
 		}
 	}
-	for _, skip := range o.Skipped {
-		text := fmt.Sprintf(msgSkipped, skip.Pod, s.gatewayVPC())
+	for i := range o.Skipped {
+		skip := &o.Skipped[i]
+		text := skipText(s, skip)
 		out = append(out, Event{corev1.EventTypeWarning, EventBackendSkipped, actionResolve, text, string(skip.UID) + text, strings.Contains(said, strconv.Quote(skip.Pod))})
 	}
 	for _, note := range o.Notes {
@@ -337,8 +413,8 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 	}
 	same := before != nil && before.Status == v.status && before.Reason == v.reason
 	switch v.reason {
-	case ReasonProgramming, ReasonPortConflict:
-		// The one passes by itself, the other has been told for each port.
+	case ReasonProgramming, ReasonPortConflict, ReasonWriteRefused:
+		// The first passes by itself, the others have been told for each port and each refusal.
 	case ReasonProgrammed:
 		out = append(out, Event{corev1.EventTypeNormal, EventServed, actionServe, v.message, EventServed, same})
 	default:

@@ -195,7 +195,7 @@ func newTransition() *transition { return &transition{since: map[sharenat.Owner]
 
 // rest says how long a status may still be held back: one that differs from the Service's by nothing but that its rules, all of
 // which were in place, are not just now.
-func (t *transition) rest(s *Snapshot, status *corev1.ServiceStatus, now time.Time) time.Duration {
+func (t *transition) rest(s *Snapshot, o *Outcome, status *corev1.ServiceStatus, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !onlyProgramming(s.Service, status) {
@@ -205,6 +205,9 @@ func (t *transition) rest(s *Snapshot, status *corev1.ServiceStatus, now time.Ti
 	since, ok := t.since[s.Key]
 	if !ok {
 		since, t.since[s.Key] = now, now
+	}
+	if heldBy(s, o) == heldPart {
+		return since.Add(partDelay).Sub(now)
 	}
 	return since.Add(programmingDelay).Sub(now)
 }

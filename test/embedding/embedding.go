@@ -60,6 +60,7 @@ func Run(ctx context.Context, host *Host) error {
 		KubeClient: host.KubeClient, KubeOvnClient: host.KubeOvnClient,
 		KubeInformers: host.KubeInformers, KubeOvnInformers: host.KubeOvnInformers,
 		Recorder: host.Recorder, Metrics: lbservice.NewMetrics(host.Metrics), Latency: tracker,
+		Abilities: lbservice.AllAbilities,
 	})
 	if err != nil {
 		return err

@@ -133,6 +133,7 @@ func (w *world) control(ctx context.Context) error {
 	services, err := lbservice.New(lbservice.Options{
 		KubeClient: w.kube, KubeOvnClient: w.ovn, KubeInformers: kubeInformers, KubeOvnInformers: ovnInformers,
 		Recorder: recorder, Metrics: lbservice.NewMetrics(w.controller), Latency: tracker,
+		Abilities: lbservice.AllAbilities,
 	})
 	if err != nil {
 		return err

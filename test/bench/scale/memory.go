@@ -168,6 +168,7 @@ func (c *Cluster) Settle(ctx context.Context) (Use, error) {
 	recorder := &events.FakeRecorder{}
 	services, err := lbservice.New(lbservice.Options{
 		KubeClient: c.Kube, KubeOvnClient: c.Ovn, KubeInformers: s.kube, KubeOvnInformers: s.ovn, Recorder: recorder,
+		Abilities: lbservice.AllAbilities,
 	})
 	if err != nil {
 		return Use{}, err
