@@ -118,7 +118,7 @@ func TestAbilities(t *testing.T) {
 			"affinity that is not known", stockV117, newService(testService, clientIP(600)), backends(single), ReasonAffinityNotServed,
 			"sessionAffinity ClientIP: the handler of VpcNatGateway gw-a does not know it, so connections of one client are spread; " +
 				"upgrade Kube-OVN, or have the gateway run by a handler that does",
-			one, true, []string{EventNotServed},
+			one, true, []string{EventNote},
 		},
 		{
 			"affinity that is known", stockNewer, newService(testService, clientIP(600)), backends(single), ReasonProgrammed,
@@ -149,7 +149,7 @@ func TestAbilities(t *testing.T) {
 			"several pods, of which one is programmed", Abilities{Masquerade: true}, newService(testService), all(backends(single), replicas),
 			ReasonGatewayPodsNotServed,
 			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: set its replicas to 1, or have it run by a handler that programs all",
-			[]string{"80/tcp 10.1.0.4:8080 m"}, true, []string{EventNotServed},
+			[]string{"80/tcp 10.1.0.4:8080 m"}, true, []string{EventNote},
 		},
 		{
 			"several pods without masquerading, an endpoint without a Pod", Abilities{EveryPod: true}, newService(testService), all(byHand, replicas),

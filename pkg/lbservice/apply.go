@@ -49,8 +49,8 @@ func isBehind(err error) bool {
 }
 
 // apply writes the changes: what is added first, so that a full exchange of backends leaves no gap, then what is changed in place,
-// then what goes. What goes does so even if an addition failed.
-func (c *Controller) apply(ctx context.Context, key sharenat.Owner, changes *Changes) error {
+// then what goes. What goes does so even if an addition failed, and at once where it leaves no gap.
+func (c *Controller) apply(ctx context.Context, key sharenat.Owner, changes *Changes, own []*kubeovnv1.IptablesDnatRule) error {
 	if changes.Empty() {
 		c.told.failed(key, false)
 		return nil
@@ -59,10 +59,14 @@ func (c *Controller) apply(ctx context.Context, key sharenat.Owner, changes *Cha
 		// For the rare rule that somebody deletes before the informer ever shows it.
 		c.queue.AddAfter(key, writtenFor+writtenFor/10)
 	}
+	now, after := changes.removals(own)
+	gone := make(chan error, 1)
+	go func() { gone <- parallel(ctx, c.opts.ParallelWrites, now, c.deleteRule) }()
 	err := errors.Join(
 		parallel(ctx, c.opts.ParallelWrites, changes.Create, c.createRule),
 		parallel(ctx, c.opts.ParallelWrites, changes.Patch, c.patchRule),
-		parallel(ctx, c.opts.ParallelWrites, changes.Delete, c.deleteRule),
+		parallel(ctx, c.opts.ParallelWrites, after, c.deleteRule),
+		<-gone,
 	)
 	klog.FromContext(ctx).V(2).Info("Wrote rules",
 		"created", len(changes.Create), "patched", len(changes.Patch), "deleted", len(changes.Delete), "waiting", len(changes.Waiting))

@@ -49,6 +49,8 @@ type endpoints struct {
 	waiting int
 	// strays are the Subnets, sorted, of backends that have no way back to the gateway's address.
 	strays []string
+	// some: there are endpoints; ready: some of them may take traffic.
+	some, ready bool
 	// nodes says whether kube-proxy on the nodes can deliver to any of them.
 	nodes reach
 	// living are the addresses of all endpoints whose Pods live, ready or not.
@@ -70,9 +72,11 @@ func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 			if ep.addr.IsValid() && slice.Endpoints[i].TargetRef != nil {
 				out.living[ep.addr] = true
 			}
+			out.some = true
 			if !ep.ready && !ep.draining {
 				continue
 			}
+			out.ready = true
 			if slice.AddressType == discoveryv1.AddressTypeIPv4 {
 				out.nodes = combineReach(out.nodes, decision.nodes)
 			}
@@ -98,6 +102,20 @@ func resolveEndpoints(s *Snapshot, vpc string) endpoints {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID))
 	})
 	return out
+}
+
+// lack is why a port may have no backend, as a message that wants the ports' names; "" where endpoints are ready but something about them
+// is missing, which is told of each.
+func (e *endpoints) lack() string {
+	switch {
+	case !e.some:
+		return msgNoEndpoint
+	case !e.ready:
+		return msgNoEndpointReady
+	case len(e.usable) > 0:
+		return msgNoTargetPort
+	}
+	return ""
 }
 
 // combineReach: one endpoint that the nodes reach is enough; one of which nothing is known yet decides nothing.

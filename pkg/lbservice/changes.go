@@ -188,6 +188,33 @@ func affinityOfRule(spec *kubeovnv1.IptablesDnatRuleSpec) sharenat.Affinity {
 	return affinity
 }
 
+// removals parts what is to be deleted. Where a port keeps a rule that is there, those that go need not wait for the ones that come: a dead
+// backend is out, however long the API server takes for the rest. Where all go, the new ones come first, or the port would be closed
+// in between.
+func (c *Changes) removals(own []*kubeovnv1.IptablesDnatRule) (now, after []*kubeovnv1.IptablesDnatRule) {
+	going := make(map[string]bool, len(c.Delete))
+	for _, rule := range c.Delete {
+		going[rule.Name] = true
+	}
+	stays, comes := map[portKey]bool{}, map[portKey]bool{}
+	for _, rule := range own {
+		if !going[rule.Name] && rule.DeletionTimestamp == nil {
+			stays[portKeyOf(&rule.Spec)] = true
+		}
+	}
+	for i := range c.Create {
+		comes[portKeyOf(&c.Create[i].Spec)] = true
+	}
+	for _, rule := range c.Delete {
+		if key := portKeyOf(&rule.Spec); stays[key] || !comes[key] {
+			now = append(now, rule)
+		} else {
+			after = append(after, rule)
+		}
+	}
+	return now, after
+}
+
 // movedEIP tells a rule that was made for another EIP from one whose spec somebody edited: only in the former, what was
 // recorded when it was made says so too.
 func movedEIP(want *Rule, have *kubeovnv1.IptablesDnatRule) bool {

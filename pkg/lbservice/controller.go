@@ -275,7 +275,7 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 	if !snapshot.Abilities.LiveAffinity && snapshot.Abilities.Affinity {
 		changes.recreate(outcome.Rules, snapshot.OwnRules)
 	}
-	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes)
+	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes, snapshot.OwnRules)
 }
 
 func (c *Controller) service(key sharenat.Owner) *corev1.Service {

@@ -79,6 +79,8 @@ type Outcome struct {
 
 	nodes  reach
 	living map[netip.Addr]bool
+	// lack is the message, with the ports to be named, of ports without a backend.
+	lack string
 }
 
 // Owned tells whether at least one port is the Service's.
@@ -133,16 +135,26 @@ func admit(s *Snapshot, out *Outcome) bool {
 		// An EIP without a gateway is not ready either, but this is why.
 		out.block(ReasonGatewayNotFound, msgGatewayNotFound, s.EIP.Spec.NatGwDp, name)
 	case !addr.IsValid(), !s.EIP.Status.Ready && !kept, s.Gateway == nil:
-		out.block(ReasonEIPNotReady, msgEIPNotReady, name)
+		out.block(ReasonEIPNotReady, "%s", eipNotReady(s.EIP))
 	case s.EIP.DeletionTimestamp != nil:
 		out.degrade(ReasonEIPNotReady, msgEIPDeletingInUse, name)
 	case !s.EIP.Status.Ready:
-		out.degrade(ReasonEIPNotReady, msgEIPNotReady, name)
+		out.degrade(ReasonEIPNotReady, "%s", eipNotReady(s.EIP))
 	}
 	if out.Blocked == "" {
 		out.Address = addr
 	}
 	return true
+}
+
+// eipNotReady repeats what the EIP says of itself: who made the Service may not be let read it.
+func eipNotReady(eip *kubeovnv1.IptablesEIP) string {
+	for i := range eip.Status.Conditions {
+		if c := &eip.Status.Conditions[i]; c.Type == kubeovnv1.Ready && c.Status == corev1.ConditionFalse && c.Message != "" {
+			return fmt.Sprintf(msgEIPNotReadySays, eip.Name, c.Message)
+		}
+	}
+	return fmt.Sprintf(msgEIPNotReady, eip.Name)
 }
 
 // limit holds what the Service asks for against what the gateways' handler does. Source ranges that nobody enforces would let everybody
@@ -192,7 +204,7 @@ func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOut
 func addRules(s *Snapshot, owned *ownership, out *Outcome) {
 	eps := resolveEndpoints(s, s.gatewayVPC())
 	out.Skipped, out.Waiting, out.nodes = eps.skipped, eps.waiting, eps.nodes
-	out.living = eps.living
+	out.living, out.lack = eps.living, eps.lack()
 	for _, subnet := range eps.strays {
 		out.Notes = append(out.Notes, Note{Type: corev1.EventTypeWarning, Text: fmt.Sprintf(msgNoWayBack, subnet, s.Gateway.Name, s.Gateway.Spec.Subnet)})
 	}

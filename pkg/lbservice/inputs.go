@@ -325,11 +325,12 @@ type eipInputs struct {
 	ready    bool
 	grant    string
 	granted  bool
+	says     string
 }
 
 func eipInputsOf(eip *kubeovnv1.IptablesEIP) eipInputs {
 	grant, granted := eip.Annotations[sharenat.GrantAnnotation]
-	return eipInputs{eip.UID, eip.DeletionTimestamp != nil, eip.Spec, eip.Status.IP, eip.Status.Ready, grant, granted}
+	return eipInputs{eip.UID, eip.DeletionTimestamp != nil, eip.Spec, eip.Status.IP, eip.Status.Ready, grant, granted, eipNotReady(eip)}
 }
 
 func (c *Controller) gatewayChanged(before, after *kubeovnv1.VpcNatGateway) {

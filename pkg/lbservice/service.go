@@ -33,12 +33,7 @@ func affinityOf(svc *corev1.Service) (affinity string, timeout int32) {
 // sourceRanges are the IPv4 prefixes that clients must come from. restricted with none of them means that no client is allowed:
 // the Service names only IPv6 ranges, or one that cannot be read, and letting everybody in would be the wrong way to fail.
 func sourceRanges(svc *corev1.Service) (ranges []netip.Prefix, restricted bool) {
-	items := svc.Spec.LoadBalancerSourceRanges
-	if len(items) == 0 {
-		if value := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]); value != "" {
-			items = strings.Split(value, ",")
-		}
-	}
+	items := rangesOf(svc)
 	for _, item := range items {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(item))
 		if err != nil {
@@ -53,6 +48,27 @@ func sourceRanges(svc *corev1.Service) (ranges []netip.Prefix, restricted bool) 
 		return nil, false
 	}
 	return ranges, len(items) > 0
+}
+
+// rangesOf are the source ranges as they are written: the field's, or else the annotation's.
+func rangesOf(svc *corev1.Service) []string {
+	if len(svc.Spec.LoadBalancerSourceRanges) > 0 {
+		return svc.Spec.LoadBalancerSourceRanges
+	}
+	if value := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]); value != "" {
+		return strings.Split(value, ",")
+	}
+	return nil
+}
+
+// unreadableRange is the first source range that cannot be read, "" where all can.
+func unreadableRange(svc *corev1.Service) string {
+	for _, item := range rangesOf(svc) {
+		if _, err := netip.ParsePrefix(strings.TrimSpace(item)); err != nil {
+			return item
+		}
+	}
+	return ""
 }
 
 // sourceIPOverride is what the Service says its backends see as the client's address; valid is false for a value that is not known, which

@@ -3,6 +3,7 @@
 package lbservice
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,5 +65,16 @@ func TestAffinity(t *testing.T) {
 				t.Errorf("want %q %d, got %q %d", tc.want, tc.wantTimeout, got, timeout)
 			}
 		})
+	}
+}
+
+func TestUnreadableRangeIsNamed(t *testing.T) {
+	for item, want := range map[string]string{
+		"10.0.0.0/8": msgNoClientAllowed, "fd00::/8": msgNoClientAllowed, "010.0.0.0/8": `"010.0.0.0/8"`, "192.0.2.1": `"192.0.2.1"`,
+	} {
+		svc := newService("s", func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"fd00::/8", item} })
+		if got := noClientText(svc); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", item, got)
+		}
 	}
 }

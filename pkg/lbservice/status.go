@@ -89,7 +89,7 @@ func judge(s *Snapshot, o *Outcome) verdict {
 		return no(reason, message)
 	}
 	if o.Denied {
-		return no(ReasonNoClientAllowed, msgNoClientAllowed)
+		return no(ReasonNoClientAllowed, noClientText(s.Service))
 	}
 	if o.Degraded != "" {
 		return no(o.Degraded, o.DegradedMessage)
@@ -113,9 +113,20 @@ func judge(s *Snapshot, o *Outcome) verdict {
 	return no(ReasonProgramming, fmt.Sprintf(msgProgramming, s.Gateway.Name))
 }
 
+// noClientText says what is wrong with the ranges.
+func noClientText(svc *corev1.Service) string {
+	if bad := unreadableRange(svc); bad != "" {
+		return fmt.Sprintf(msgUnreadableRange, bad)
+	}
+	return msgNoClientAllowed
+}
+
 // noBackendText: where endpoints are ready, and only masquerading is missing, that is what to say.
 func noBackendText(s *Snapshot, o *Outcome, ports string) string {
-	if slices.ContainsFunc(o.Skipped, func(skip Skip) bool { return skip.Unmasqueraded }) {
+	switch {
+	case o.lack != "":
+		return fmt.Sprintf(o.lack, ports)
+	case slices.ContainsFunc(o.Skipped, func(skip Skip) bool { return skip.Unmasqueraded }):
 		return fmt.Sprintf(msgNoBackendBack, ports, s.Gateway.Name)
 	}
 	return fmt.Sprintf(msgNoBackend, ports, s.gatewayVPC())
@@ -403,10 +414,13 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 			out = append(out, Event{corev1.EventTypeWarning, EventConflict, actionClaim, text, text, strings.Contains(said, text)})
 		}
 	}
+	// The condition names the first of them only. Where its list is still the same, all have been told.
+	sameList := !slices.ContainsFunc(skippedTexts(s, o), func(text string) bool { return !strings.Contains(said, text) })
 	for i := range o.Skipped {
 		skip := &o.Skipped[i]
 		text := skipText(s, skip)
-		out = append(out, Event{corev1.EventTypeWarning, EventBackendSkipped, actionResolve, text, string(skip.UID) + text, strings.Contains(said, strconv.Quote(skip.Pod))})
+		told := sameList || strings.Contains(said, strconv.Quote(skip.Pod))
+		out = append(out, Event{corev1.EventTypeWarning, EventBackendSkipped, actionResolve, text, string(skip.UID) + text, told})
 	}
 	for _, note := range o.Notes {
 		out = append(out, Event{note.Type, EventNote, actionServe, note.Text, note.Text, strings.Contains(said, note.Text)})
@@ -418,7 +432,11 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 	case ReasonProgrammed:
 		out = append(out, Event{corev1.EventTypeNormal, EventServed, actionServe, v.message, EventServed, same})
 	default:
-		out = append(out, Event{corev1.EventTypeWarning, EventNotServed, actionServe, v.message, v.message, same && strings.Contains(said, v.message)})
+		reason := EventNotServed
+		if v.reason == o.Degraded || v.reason == o.Limited {
+			reason = EventNote // it is served
+		}
+		out = append(out, Event{corev1.EventTypeWarning, reason, actionServe, v.message, v.message, same && strings.Contains(said, v.message)})
 	}
 	return out
 }

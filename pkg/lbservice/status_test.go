@@ -4,12 +4,14 @@ package lbservice
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -59,7 +61,7 @@ func TestReadyCondition(t *testing.T) {
 			ReasonGatewayNotReady, "VpcNatGateway gw-a is not ready: its pods do not hold the Service's rules yet", true,
 		},
 		{"gateway not ready, but the rules are", newService(testService), all(programmed, func(s *Snapshot) { s.Gateway.Status.Ready = false }), ReasonProgrammed, "served at 203.0.113.10 by VpcNatGateway gw-a", true},
-		{"no backend", newService(testService), func(*Snapshot) {}, ReasonNoBackend, "no backend for 80/TCP: no endpoint is ready with an address in VPC vpc-a", true},
+		{"no backend", newService(testService), func(*Snapshot) {}, ReasonNoBackend, "no backend for 80/TCP: the Service has no endpoint; its selector finds no Pod that has an address", true},
 		{
 			"no backend in the VPC", newService(testService), all(withPods(newPod("far", "sub-b", "10.2.0.4")), withSlices(newSlice("x", testService, unnamed8080, endpointOf(newPod("far", "sub-b", "10.2.0.4"))))),
 			ReasonNoBackend, `no backend for 80/TCP: no endpoint is ready with an address in VPC vpc-a; Pods without an IPv4 NIC in VPC vpc-a: "far"`, true,
@@ -314,7 +316,16 @@ func TestEvents(t *testing.T) {
 		}},
 		{"on the way", newService(testService), withBackend, nil},
 		{"no backend", newService(testService), func(*Snapshot) {}, []string{
-			"Warning NftableLbSvcNotServed no backend for 80/TCP: no endpoint is ready with an address in VPC vpc-a",
+			"Warning NftableLbSvcNotServed no backend for 80/TCP: the Service has no endpoint; its selector finds no Pod that has an address",
+		}},
+		{"EIP on its way out", newService(testService, withConditions(published(eipAddrA))), all(withBackend, func(s *Snapshot) { s.EIP = deleting(s.EIP) }), []string{
+			"Warning NftableLbSvcNote IptablesEIP eip-a is being deleted, and stays until no Service uses it: name another in the annotation ovn.kubernetes.io/eip",
+		}},
+		{"EIP not ready, and says why", newService(testService), func(s *Snapshot) {
+			s.EIP = newEIP(eipA, "", gwA)
+			s.EIP.Status.Conditions = kubeovnv1.Conditions{{Type: kubeovnv1.Ready, Status: corev1.ConditionFalse, Message: "203.0.113.10 is taken by e1"}}
+		}, []string{
+			"Warning NftableLbSvcNotServed IptablesEIP eip-a is not ready: 203.0.113.10 is taken by e1",
 		}},
 		{"EIP not ready", newService(testService), func(s *Snapshot) { s.EIP = newEIP(eipA, "", gwA) }, []string{
 			"Warning NftableLbSvcNotServed IptablesEIP eip-a is not ready: it has no address in a gateway yet",
@@ -415,5 +426,62 @@ func TestTold(t *testing.T) {
 		if got := tl.fresh(testOwner, "", step.events, true); len(got) != step.want {
 			t.Errorf("step %d: want %d new, got %v", i, step.want, got)
 		}
+	}
+}
+
+// What keeps a port from having a backend is said as it is.
+func TestNoBackend(t *testing.T) {
+	pod := newPod("web-0", "sub-a", "10.1.0.4")
+	pending := newPod("web-0", "sub-a", "", func(p *corev1.Pod) { p.Status.PodIP = "" })
+	named := []discoveryv1.EndpointPort{slicePort("https", 8443)}
+	for _, tc := range []struct {
+		name  string
+		tweak func(*Snapshot)
+		want  string
+	}{
+		{"no endpoint", func(*Snapshot) {}, "the Service has no endpoint; its selector finds no Pod that has an address"},
+		{"none ready", all(withPods(pod), withSlices(newSlice("x", testService, unnamed8080, endpointOf(pod, notReady)))), "none of the Service's endpoints is ready"},
+		{"no address yet", all(withPods(pending), withSlices(newSlice("x", testService, unnamed8080, endpointOf(pod)))), "no endpoint is ready with an address in VPC vpc-a"},
+		{
+			"no port of that name", all(withPods(pod), withSlices(newSlice("x", testService, named, endpointOf(pod)))),
+			"no ready endpoint has a port of that name and protocol; see targetPort",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, _ := decide(newSnapshot(newService(testService), tc.tweak))
+			got := meta.FindStatusCondition(status.Conditions, ConditionReady)
+			if want := "no backend for 80/TCP: " + tc.want; got.Reason != ReasonNoBackend || got.Message != want {
+				t.Errorf("%s: %s\nwant %s", got.Reason, got.Message, want)
+			}
+		})
+	}
+}
+
+// After a restart nothing is told again of Pods that the condition has no room to name.
+func TestManySkippedPodsAreToldOnce(t *testing.T) {
+	svc := newService(testService)
+	slice := newSlice("x", testService, unnamed8080)
+	tweaks := []func(*Snapshot){}
+	for i := range 3 * maxNames {
+		pod := newPod(fmt.Sprintf("far-%02d", i), "sub-b", fmt.Sprintf("10.2.0.%d", 4+i))
+		tweaks = append(tweaks, withPods(pod))
+		slice.Endpoints = append(slice.Endpoints, endpointOf(pod))
+	}
+	s := newSnapshot(svc, append(tweaks, withSlices(slice))...)
+	fresh := func(events []Event) (n int) {
+		for _, event := range events {
+			if event.Reason == EventBackendSkipped && !event.Told {
+				n++
+			}
+		}
+		return n
+	}
+	status, events := decide(s)
+	if got := fresh(events); got != 3*maxNames {
+		t.Errorf("%d told at first", got)
+	}
+	svc.Status = *status
+	if _, events = decide(s); fresh(events) != 0 {
+		t.Errorf("%d told again", fresh(events))
 	}
 }
