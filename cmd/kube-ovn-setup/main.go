@@ -87,6 +87,8 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 }
 
 func newWithdrawal(config *rest.Config, out io.Writer) (*withdrawal, error) {
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // The API server's priority and fairness limits us; the client's own limit would take minutes for a thousand rules.
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/client-go/util/workqueue"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
@@ -33,6 +34,9 @@ const (
 	serveFlag   = "--enable-nftable-lb-svc"
 	serveOff    = serveFlag + "=false"
 	ownerFilter = sharenat.OwnerNameLabel
+
+	// parallelDeletions is how many rules are deleted at a time.
+	parallelDeletions = 16
 )
 
 // withdrawal takes back what the Service controller has made. What it does it says first.
@@ -132,20 +136,23 @@ func (w *withdrawal) rules(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(w.out, "DNAT rules made for Services: %d to delete\n", len(rules))
-	var errs []error
-	for i := range rules {
+	errs := make([]error, len(rules))
+	workqueue.ParallelizeUntil(ctx, parallelDeletions, len(rules), func(i int) {
 		opts := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &rules[i].UID}}
 		err := w.kubeOvn.KubeovnV1().IptablesDnatRules().Delete(ctx, rules[i].Name, opts)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("delete rule %s: %w", rules[i].Name, err))
+			errs[i] = fmt.Errorf("delete rule %s: %w", rules[i].Name, err)
 		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	})
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	left := len(rules)
 	err = wait.PollUntilContextCancel(ctx, w.poll, true, func(ctx context.Context) (bool, error) {
 		rules, err := w.owned(ctx)
+		if err == nil && len(rules) > 0 && len(rules) < left {
+			fmt.Fprintf(w.out, "DNAT rules made for Services: %d are left\n", len(rules))
+		}
 		left = len(rules)
 		return left == 0, err
 	})

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	ovnfake "github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned/fake"
@@ -155,6 +157,19 @@ func TestBadCommandLine(t *testing.T) {
 	for _, args := range []string{"", "crds", "crd withdraw", "--no-such-flag crd"} {
 		if err := run(t.Context(), &bytes.Buffer{}, strings.Fields(args)); err == nil {
 			t.Errorf("no error for %q", args)
+		}
+	}
+}
+
+// A thousand rules take seconds: the client does not hold itself back.
+func TestWithdrawIsNotThrottled(t *testing.T) {
+	w, err := newWithdrawal(&rest.Config{Host: "127.0.0.1:1"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, client := range map[string]rest.Interface{"rules": w.kubeOvn.KubeovnV1().RESTClient(), "Services": w.kube.CoreV1().RESTClient()} {
+		if limiter := client.GetRateLimiter(); limiter != nil {
+			t.Errorf("%s: at most %g requests a second", name, limiter.QPS())
 		}
 	}
 }

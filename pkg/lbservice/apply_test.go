@@ -17,7 +17,9 @@ import (
 
 func TestRemovals(t *testing.T) {
 	const dead, living, fresh = "10.1.0.4:8080", "10.1.0.5:8080", "10.1.0.6:8080"
-	rule := func(port uint16, backend string) *kubeovnv1.IptablesDnatRule { return newRule(testOwner, eipA, port, backend) }
+	rule := func(port uint16, backend string) *kubeovnv1.IptablesDnatRule {
+		return newRule(testOwner, eipA, port, backend)
+	}
 	made := func(port uint16, backend string) Rule {
 		r := rule(port, backend)
 		return Rule{Name: r.Name, Spec: r.Spec}

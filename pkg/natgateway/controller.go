@@ -266,9 +266,19 @@ func finish[T comparable](ctx context.Context, queue workqueue.TypedRateLimiting
 	queue.AddRateLimited(key)
 }
 
-// isRace says that another write came first; the next try sees it.
+// isRace says that another write came first; the next try sees it. A JSON patch whose test of what was there does not hold is answered as
+// an invalid one, without a word about a field: what we write names our own fields rightly, so it is always that.
 func isRace(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err)
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isFailedTest(err)
+}
+
+func isFailedTest(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || len(details.Causes) == 0
 }
 
 // jitter varies a duration by up to a tenth, so that pods are not checked in step.

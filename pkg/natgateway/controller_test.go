@@ -634,6 +634,12 @@ func TestConfigMapsAreWatched(t *testing.T) {
 	f.until("gateway is not ready", func() bool { return !f.gateway().Status.Ready })
 	update(switchConfigMap, switchKey, "true")
 	f.until("the workload is back", func() bool { return image() == "gateway:2" })
+	update(switchConfigMap, switchKey, "True")
+	f.until("the other word is told", f.event(ReasonInvalidSwitch, `"True" is neither true nor false`))
+	f.settled()
+	if got := image(); got != "gateway:2" {
+		t.Errorf("the workload has image %q", got)
+	}
 }
 
 func TestMoreReplicasIsADeployment(t *testing.T) {

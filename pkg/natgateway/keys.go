@@ -11,6 +11,8 @@ const (
 	namePrefixKey   = "natGwNamePrefix"
 	switchConfigMap = "ovn-vpc-nat-gw-config"
 	switchKey       = "enable-vpc-nat-gw"
+	switchOn        = "true"
+	switchOff       = "false"
 
 	defaultNamePrefix = "vpc-nat-gw-"
 )
@@ -59,6 +61,7 @@ const (
 	ReasonWorkloadFailed    = "GatewayWorkloadFailed"
 	ReasonScriptOutdated    = "GatewayScriptOutdated"
 	ReasonInvalidGateway    = "InvalidGateway"
+	ReasonInvalidSwitch     = "InvalidSwitch"
 	actionProgram           = "Program"
 	actionAllocate          = "Allocate"
 	actionReconcile         = "Reconcile"

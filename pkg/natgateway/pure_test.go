@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,8 +16,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -539,6 +543,48 @@ func TestLargeStateHasTime(t *testing.T) {
 		}
 		if got := o.timeFor(&Call{Stdin: stdin}); got < tc.least || got > tc.most {
 			t.Errorf("%d identities have %s, want %s to %s", len(tc.shares), got, tc.least, tc.most)
+		}
+	}
+}
+
+// Only the word false and the lack of the ConfigMap switch gateways off.
+func TestSwitch(t *testing.T) {
+	for _, tc := range []struct {
+		gates map[string]string
+		want  bool
+	}{
+		{nil, false},
+		{map[string]string{switchKey: "false"}, false},
+		{map[string]string{switchKey: " false\n"}, false},
+		{map[string]string{switchKey: "true"}, true},
+		{map[string]string{switchKey: "True"}, true},
+		{map[string]string{switchKey: "flase"}, true},
+		{map[string]string{}, true},
+	} {
+		if got := newConfig(nil, tc.gates).Enabled; got != tc.want {
+			t.Errorf("%v: %v", tc.gates, got)
+		}
+	}
+}
+
+// What the API server answers to a JSON patch whose test does not hold, and to one that says something wrong.
+func TestRaces(t *testing.T) {
+	resource := schema.GroupResource{Group: "kubeovn.io", Resource: "iptables-dnat-rules"}
+	failedTest := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "testing value failed", 0, false)
+	invalid := apierrors.NewInvalid(schema.GroupKind{Group: "kubeovn.io", Kind: "IptablesDnatRule"}, "r",
+		field.ErrorList{field.Invalid(field.NewPath("status"), "x", "must be y")})
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewConflict(resource, "r", errors.New("changed")), true},
+		{apierrors.NewNotFound(resource, "r"), true},
+		{fmt.Errorf("patch: %w", failedTest), true},
+		{invalid, false},
+		{errors.New("other"), false},
+	} {
+		if got := isRace(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
 		}
 	}
 }

@@ -219,8 +219,11 @@ func (c *Controller) fipsOf(eip string) []*kubeovnv1.IptablesFIPRule {
 
 func (c *Controller) config() Config {
 	data := func(cm *corev1.ConfigMap, err error) map[string]string {
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil
+		case cm.Data == nil:
+			return map[string]string{}
 		}
 		return cm.Data
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
@@ -154,8 +155,23 @@ func (c *Controller) watchOwn() error {
 	})
 	return errors.Join(
 		register(c, imageInformer, nil, onConfig), register(c, switchInformer, nil, onConfig),
+		register(c, switchInformer, nil, handler[*corev1.ConfigMap](c.switchChanged)),
 		register(c, sets.Informer(), nil, onWorkload), register(c, deployments.Informer(), nil, onWorkload),
 	)
+}
+
+// switchChanged tells of a word that is neither of the two it may be; the gateways stay as they are.
+func (c *Controller) switchChanged(old, obj *corev1.ConfigMap) {
+	if obj == nil || old != nil && old.Data[switchKey] == obj.Data[switchKey] {
+		return
+	}
+	switch word := strings.TrimSpace(obj.Data[switchKey]); word {
+	case switchOn, switchOff:
+	default:
+		const text = "%s: %.100q is neither true nor false: the gateways stay switched on"
+		klog.Background().Info("ConfigMap has another word than true and false", "configMap", klog.KObj(obj), "key", switchKey, "word", word)
+		c.Recorder.Eventf(obj, nil, corev1.EventTypeWarning, ReasonInvalidSwitch, actionReconcile, text, switchKey, word)
+	}
 }
 
 // ownerGateway names the gateway that a workload belongs to; empty when it belongs to none.

@@ -34,10 +34,11 @@ type Config struct {
 	NamePrefix string
 }
 
-// newConfig reads the ConfigMaps' data; a map that is not there is nil.
+// newConfig reads the ConfigMaps' data; a map that is not there is nil. Only "false" and the lack of the ConfigMap switch the gateways off,
+// as in Kube-OVN: a slip of the pen must not delete them all.
 func newConfig(image, gates map[string]string) Config {
 	c := Config{
-		Enabled:    gates[switchKey] == "true",
+		Enabled:    gates != nil && strings.TrimSpace(gates[switchKey]) != switchOff,
 		Image:      strings.TrimSpace(image[imageKey]),
 		NamePrefix: strings.TrimSpace(image[namePrefixKey]),
 	}
