@@ -72,7 +72,7 @@ func TestGatewayFromNothing(t *testing.T) {
 	gw := f.gateway()
 	want := kubeovnv1.VpcNatGatewayStatus{
 		Ready: true, LanIP: "10.1.0.254", Replicas: 1, ExternalSubnets: []string{sharenat.DefaultExternalSubnet},
-		Workload: kubeovnv1.VpcNatGatewayWorkload{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "vpc-nat-gw-gw", Nodes: []string{"node-0"}},
+		Workload: kubeovnv1.VpcNatWorkload{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "vpc-nat-gw-gw", Nodes: []string{"node-0"}},
 	}
 	if diff := cmp.Diff(want, gw.Status); diff != "" {
 		t.Errorf("gateway status (-want +got):\n%s", diff)

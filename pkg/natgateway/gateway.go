@@ -317,7 +317,7 @@ func (c *Controller) gatewayStatus(gw *kubeovnv1.VpcNatGateway, w *Workload) kub
 	status.ExternalSubnets = externalSubnetsOf(gw)
 	status.InternalSubnets, status.InternalCIDRs = gw.Spec.InternalSubnets, gw.Spec.InternalCIDRs
 	status.Selector, status.Tolerations, status.Affinity = gw.Spec.Selector, gw.Spec.Tolerations, gw.Spec.Affinity
-	status.Workload = kubeovnv1.VpcNatGatewayWorkload{
+	status.Workload = kubeovnv1.VpcNatWorkload{
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: w.kind(), Name: w.meta().Name, Nodes: slices.Compact(nodes),
 	}
 	return status

@@ -76,8 +76,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &kubeovnv1.VpcNatGatewaySpecApplyConfiguration{}
 	case v1.SchemeGroupVersion.WithKind("VpcNatGatewayStatus"):
 		return &kubeovnv1.VpcNatGatewayStatusApplyConfiguration{}
-	case v1.SchemeGroupVersion.WithKind("VpcNatGatewayWorkload"):
-		return &kubeovnv1.VpcNatGatewayWorkloadApplyConfiguration{}
+	case v1.SchemeGroupVersion.WithKind("VpcNatWorkload"):
+		return &kubeovnv1.VpcNatWorkloadApplyConfiguration{}
 	case v1.SchemeGroupVersion.WithKind("VpcPeering"):
 		return &kubeovnv1.VpcPeeringApplyConfiguration{}
 	case v1.SchemeGroupVersion.WithKind("VpcSpec"):

@@ -173,11 +173,11 @@ type VpcNatGatewayStatus struct {
 	Affinity corev1.Affinity `json:"affinity,omitzero"`
 	// Workload that runs the gateway's pods.
 	// +optional
-	Workload VpcNatGatewayWorkload `json:"workload,omitzero"`
+	Workload VpcNatWorkload `json:"workload,omitzero"`
 }
 
-// VpcNatGatewayWorkload refers to the workload that runs a gateway's pods.
-type VpcNatGatewayWorkload struct {
+// VpcNatWorkload refers to the workload that runs a gateway's pods.
+type VpcNatWorkload struct {
 	// +optional
 	APIVersion string `json:"apiVersion,omitempty"`
 	// +optional

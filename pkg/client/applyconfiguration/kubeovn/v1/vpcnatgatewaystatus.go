@@ -26,7 +26,7 @@ type VpcNatGatewayStatusApplyConfiguration struct {
 	Tolerations     []corev1.Toleration `json:"tolerations,omitempty"`
 	Affinity        *corev1.Affinity    `json:"affinity,omitempty"`
 	// Workload that runs the gateway's pods.
-	Workload *VpcNatGatewayWorkloadApplyConfiguration `json:"workload,omitempty"`
+	Workload *VpcNatWorkloadApplyConfiguration `json:"workload,omitempty"`
 }
 
 // VpcNatGatewayStatusApplyConfiguration constructs a declarative configuration of the VpcNatGatewayStatus type for use with
@@ -128,7 +128,7 @@ func (b *VpcNatGatewayStatusApplyConfiguration) WithAffinity(value corev1.Affini
 // WithWorkload sets the Workload field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Workload field is set to the value of the last call.
-func (b *VpcNatGatewayStatusApplyConfiguration) WithWorkload(value *VpcNatGatewayWorkloadApplyConfiguration) *VpcNatGatewayStatusApplyConfiguration {
+func (b *VpcNatGatewayStatusApplyConfiguration) WithWorkload(value *VpcNatWorkloadApplyConfiguration) *VpcNatGatewayStatusApplyConfiguration {
 	b.Workload = value
 	return b
 }

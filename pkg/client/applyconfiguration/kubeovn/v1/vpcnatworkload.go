@@ -4,11 +4,11 @@
 
 package v1
 
-// VpcNatGatewayWorkloadApplyConfiguration represents a declarative configuration of the VpcNatGatewayWorkload type for use
+// VpcNatWorkloadApplyConfiguration represents a declarative configuration of the VpcNatWorkload type for use
 // with apply.
 //
-// VpcNatGatewayWorkload refers to the workload that runs a gateway's pods.
-type VpcNatGatewayWorkloadApplyConfiguration struct {
+// VpcNatWorkload refers to the workload that runs a gateway's pods.
+type VpcNatWorkloadApplyConfiguration struct {
 	APIVersion *string `json:"apiVersion,omitempty"`
 	Kind       *string `json:"kind,omitempty"`
 	Name       *string `json:"name,omitempty"`
@@ -16,16 +16,16 @@ type VpcNatGatewayWorkloadApplyConfiguration struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// VpcNatGatewayWorkloadApplyConfiguration constructs a declarative configuration of the VpcNatGatewayWorkload type for use with
+// VpcNatWorkloadApplyConfiguration constructs a declarative configuration of the VpcNatWorkload type for use with
 // apply.
-func VpcNatGatewayWorkload() *VpcNatGatewayWorkloadApplyConfiguration {
-	return &VpcNatGatewayWorkloadApplyConfiguration{}
+func VpcNatWorkload() *VpcNatWorkloadApplyConfiguration {
+	return &VpcNatWorkloadApplyConfiguration{}
 }
 
 // WithAPIVersion sets the APIVersion field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the APIVersion field is set to the value of the last call.
-func (b *VpcNatGatewayWorkloadApplyConfiguration) WithAPIVersion(value string) *VpcNatGatewayWorkloadApplyConfiguration {
+func (b *VpcNatWorkloadApplyConfiguration) WithAPIVersion(value string) *VpcNatWorkloadApplyConfiguration {
 	b.APIVersion = &value
 	return b
 }
@@ -33,7 +33,7 @@ func (b *VpcNatGatewayWorkloadApplyConfiguration) WithAPIVersion(value string) *
 // WithKind sets the Kind field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Kind field is set to the value of the last call.
-func (b *VpcNatGatewayWorkloadApplyConfiguration) WithKind(value string) *VpcNatGatewayWorkloadApplyConfiguration {
+func (b *VpcNatWorkloadApplyConfiguration) WithKind(value string) *VpcNatWorkloadApplyConfiguration {
 	b.Kind = &value
 	return b
 }
@@ -41,7 +41,7 @@ func (b *VpcNatGatewayWorkloadApplyConfiguration) WithKind(value string) *VpcNat
 // WithName sets the Name field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Name field is set to the value of the last call.
-func (b *VpcNatGatewayWorkloadApplyConfiguration) WithName(value string) *VpcNatGatewayWorkloadApplyConfiguration {
+func (b *VpcNatWorkloadApplyConfiguration) WithName(value string) *VpcNatWorkloadApplyConfiguration {
 	b.Name = &value
 	return b
 }
@@ -49,7 +49,7 @@ func (b *VpcNatGatewayWorkloadApplyConfiguration) WithName(value string) *VpcNat
 // WithNodes adds the given value to the Nodes field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the Nodes field.
-func (b *VpcNatGatewayWorkloadApplyConfiguration) WithNodes(values ...string) *VpcNatGatewayWorkloadApplyConfiguration {
+func (b *VpcNatWorkloadApplyConfiguration) WithNodes(values ...string) *VpcNatWorkloadApplyConfiguration {
 	for i := range values {
 		b.Nodes = append(b.Nodes, values[i])
 	}
