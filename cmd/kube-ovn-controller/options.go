@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -24,6 +25,7 @@ type options struct {
 	enableNftableLB   bool
 	enableNatGw       bool
 	requireEIPGrant   bool
+	stockServes       string
 	workers           int
 	gatewayWorkers    int
 	gatewayCheck      time.Duration
@@ -63,6 +65,9 @@ func (o *options) flags() *pflag.FlagSet {
 		"Let a Service use an IptablesEIP only if the EIP's annotation ovn.kubernetes.io/nftable-lb-svc-namespaces names its namespace.")
 	fs.BoolVar(&o.enableNatGw, "enable-nat-gw-handler", true,
 		"Run the NAT gateways, their EIPs and DNAT rules. Switch it off where another kube-ovn-controller does.")
+	fs.StringVar(&o.stockServes, stockServesFlag, stockServesAuto,
+		"Whether Kube-OVN's own controller serves these Services, yes or no, where its Deployment's flags leave that open. "+
+			"auto: it is taken to where its image is newer than v1.17. While it does, this one ends.")
 	fs.IntVar(&o.workers, "worker-num", 4, "Services that are handled at the same time.")
 	fs.IntVar(&o.gatewayWorkers, "nat-gw-worker-num", 16, "NAT gateways that are handled at the same time.")
 	fs.DurationVar(&o.gatewayCheck, "nat-gw-check-interval", time.Minute,
@@ -96,6 +101,7 @@ func (o *options) parse(args []string) error {
 
 func (o *options) validate() error {
 	var problems flags.Problems
+	problems.Must(stockServesFlag, slices.Contains([]string{stockServesAuto, stockServesYes, stockServesNo}, o.stockServes), "auto, yes or no")
 	problems.Must("worker-num", o.workers > 0, "at least 1")
 	problems.Must("nat-gw-worker-num", o.gatewayWorkers > 0, "at least 1")
 	problems.Must("nat-gw-check-interval", o.gatewayCheck > 0, "more than 0")

@@ -27,6 +27,8 @@ func TestParse(t *testing.T) {
 			args:    "--worker-num=0 --nat-gw-worker-num=-1 --pprof-port=70000 --nat-gw-check-interval=-1s --leader-elect-renew-deadline=20s --leader-elect-retry-period=0s",
 			wantErr: []string{"--worker-num", "--nat-gw-worker-num", "--pprof-port", "--nat-gw-check-interval", "--leader-elect-renew-deadline", "--leader-elect-retry-period"},
 		},
+		{name: "what is known of another controller", args: "--stock-serves=no"},
+		{name: "what cannot be known of it", args: "--stock-serves=maybe", wantErr: []string{"--stock-serves must be auto, yes or no"}},
 		{name: "log format", args: "--logging-format=xml", wantErr: []string{"xml"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func watchStock(ctx context.Context, o *options, config *rest.Config) (*stockWat
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	w, err := newStockWatch(client, identity{o.podNamespace, o.podName})
+	w, err := newStockWatch(client, identity{o.podNamespace, o.podName}, o.stockServes)
 	if err != nil {
 		return nil, fmt.Errorf("watch for other controllers: %w", err)
 	}

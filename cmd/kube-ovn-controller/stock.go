@@ -21,12 +21,43 @@ const (
 
 	serveFlag = "enable-nftable-lb-svc"
 	lbFlag    = "enable-lb"
+
+	// stockServesFlag is this process's own.
+	stockServesFlag = "stock-serves"
+)
+
+// What the operator knows of Kube-OVN's own controller, where its flags do not say whether it serves Services.
+const (
+	stockServesAuto = "auto" // nothing: a release that may is taken for one that does
+	stockServesYes  = "yes"
+	stockServesNo   = "no"
 )
 
 // stock is what is there of Kube-OVN's own controller.
 type stock struct {
+	// serves is one of the above.
+	serves      string
 	deployments []*appsv1.Deployment
 	pods        []*corev1.Pod
+}
+
+// claim is why Kube-OVN's own controller serves the same Services, or may; none: it does not.
+type claim struct {
+	why string
+	// open: nothing says whether it does.
+	open bool
+}
+
+func (c claim) none() bool { return c == claim{} }
+
+// of says who has the claim, and how to end it.
+func (c claim) of(who string) string {
+	if c.open {
+		return fmt.Sprintf("%s may serve the same Services (%s): set --%s=false there, or --%s=%s here",
+			who, c.why, serveFlag, stockServesFlag, stockServesNo)
+	}
+	return fmt.Sprintf("%s serves the same Services already (%s): switch it off there with --%s=false, or here with the same flag",
+		who, c.why, serveFlag)
 }
 
 // The two would give and take the same rules and addresses in turns. So whoever is told to serve the same Services stands in the
@@ -39,25 +70,25 @@ func (s *stock) rival(self identity) string {
 		if self.isOf(d.Namespace, d.Name) {
 			continue
 		}
-		if why := servesServices(d.Spec.Template.Spec.Containers); why != "" {
-			return fmt.Sprintf("Deployment %s/%s serves the same Services already (%s): switch it off there with --%s=false, or here with the same flag",
-				d.Namespace, d.Name, why, serveFlag)
+		if c := servesServices(d.Spec.Template.Spec.Containers, s.serves); !c.none() {
+			return c.of("Deployment " + d.Namespace + "/" + d.Name)
 		}
 	}
 	return ""
 }
 
-// leaving names the Pods that were told to serve the same Services and have not ended yet.
-func (s *stock) leaving(self identity) []string {
-	var names []string
+// leaving gives the claims of Pods that were told to serve the same Services and have not ended yet, by the Pods' names.
+func (s *stock) leaving(self identity) map[string]claim {
+	claims := map[string]claim{}
 	for _, pod := range s.pods {
-		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !over && !self.isOf(pod.Namespace, stockName) && servesServices(pod.Spec.Containers) != "" {
-			names = append(names, pod.Namespace+"/"+pod.Name)
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || self.isOf(pod.Namespace, stockName) {
+			continue
+		}
+		if c := servesServices(pod.Spec.Containers, s.serves); !c.none() {
+			claims[pod.Namespace+"/"+pod.Name] = c
 		}
 	}
-	slices.Sort(names)
-	return names
+	return claims
 }
 
 // identity is this process as a Pod.
@@ -71,28 +102,31 @@ func (i identity) isOf(namespace, deployment string) bool {
 
 var podSuffix = regexp.MustCompile(`^[a-z0-9]+-[a-z0-9]{5}$`)
 
-// servesServices says why Kube-OVN's own controller serves Services with these containers: told to by its flag, or by default, which
-// it is after v1.17. "" where it does not, or where the version cannot be told.
-func servesServices(containers []corev1.Container) string {
+// servesServices says why Kube-OVN's own controller serves Services with these containers. Its own flags count most, then what the
+// operator knows, then its version: releases after v1.17 may serve them by default.
+func servesServices(containers []corev1.Container, known string) claim {
 	i := max(slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == stockName }), 0)
 	if len(containers) == 0 {
-		return ""
+		return claim{}
 	}
 	c := &containers[i]
 	args := slices.Concat(c.Command, c.Args)
 	if lb, _, told := boolFlag(args, lbFlag); told && !lb {
-		return ""
+		return claim{}
 	}
 	switch on, said, told := boolFlag(args, serveFlag); {
 	case told && on:
-		return said
-	case told:
-		return ""
+		return claim{why: said}
+	case told || known == stockServesNo:
+		return claim{}
+	case known == stockServesYes:
+		return claim{why: "--" + stockServesFlag + "=" + known}
 	}
 	if version := imageVersion(c.Image); afterV117(version) {
-		return "on by default in " + version
+		return claim{open: true, why: version +
+			" is newer than v1.17: releases after it may serve them by default, and nothing says whether this one does"}
 	}
-	return ""
+	return claim{}
 }
 
 // boolFlag gives the value of a boolean flag as pflag reads it, and the argument that says so: the last one counts. What cannot be read

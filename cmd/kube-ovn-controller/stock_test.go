@@ -3,10 +3,14 @@
 package main
 
 import (
+	"cmp"
+	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,45 +43,66 @@ func stockPod(name string, phase corev1.PodPhase, containers []corev1.Container)
 	}
 }
 
-const rivalLine = "Deployment kube-system/kube-ovn-controller serves the same Services already (on by default in v1.18.0): " +
-	"switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"
+const (
+	rivalLine = "Deployment kube-system/kube-ovn-controller " + mayServe
+	mayServe  = "may serve the same Services (v1.18.0 is newer than v1.17: releases after it may serve them by default, " +
+		"and nothing says whether this one does): set --enable-nftable-lb-svc=false there, or --stock-serves=no here"
+)
 
 // beside is this process, installed beside Kube-OVN.
 var beside = identity{"kube-system", "kube-ovn-nftable-lb-5c9f7d8b6-x2x7k"}
 
+// TestWhoServes runs through the cases that the charts and install.sh are held against as well.
+func TestWhoServes(t *testing.T) {
+	table, err := os.ReadFile("testdata/who-serves.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		name, image, args, known, want := row[0], row[1], row[2], row[3], row[4]
+		t.Run(name, func(t *testing.T) {
+			got := servesServices(stockContainers(image, strings.Fields(args)...), known)
+			switch {
+			case want == "-":
+				if !got.none() {
+					t.Errorf("it serves (%s), and should not", got.why)
+				}
+				return
+			case strings.HasPrefix(want, "may "):
+				want += ": set --enable-nftable-lb-svc=false there, or --stock-serves=no here"
+			default:
+				want += ": switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"
+			}
+			want = "It " + strings.ReplaceAll(want, "SETTING", "--stock-serves")
+			if diff := gocmp.Diff(want, got.of("It")); diff != "" {
+				t.Errorf("claim (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestServesServices has the cases that are the controller's alone, and those of more than one container.
 func TestServesServices(t *testing.T) {
 	sidecar := corev1.Container{Name: "proxy", Image: "docker.io/example/proxy:v2.0.0", Args: []string{"--enable-nftable-lb-svc"}}
 	for _, tc := range []struct {
 		name       string
 		containers []corev1.Container
-		want       string
+		want       bool
 	}{
-		{"v1.17 does not by default", stockContainers(v117), ""},
-		{"v1.17 is told to", stockContainers(v117, "--enable-nftable-lb-svc=true"), "--enable-nftable-lb-svc=true"},
-		{"newer ones do by default", stockContainers(v118), "on by default in v1.18.0"},
-		{"much newer", stockContainers("kube-ovn:2.0.1"), "on by default in 2.0.1"},
-		{"a candidate of a newer one", stockContainers("r.example:5000/kube-ovn:v1.18.0-rc.1@sha256:0123"), "on by default in v1.18.0-rc.1"},
-		{"older than by a digit", stockContainers("kube-ovn:v1.9.40"), ""},
-		{"told not to", stockContainers(v118, "--enable-nftable-lb-svc=false"), ""},
-		{"told not to, in another spelling", stockContainers(v118, "-enable-nftable-lb-svc=F"), ""},
-		{"a bare flag", stockContainers(v117, "--enable-nftable-lb-svc"), "--enable-nftable-lb-svc"},
-		{"the last one counts: on", stockContainers(v118, "--enable-nftable-lb-svc=false", "--enable-nftable-lb-svc=1"), "--enable-nftable-lb-svc=1"},
-		{"the last one counts: off", stockContainers(v118, "--enable-nftable-lb-svc", "--enable-nftable-lb-svc=0"), ""},
-		{"what cannot be read counts as on", stockContainers(v117, "--enable-nftable-lb-svc=$(LB)"), "--enable-nftable-lb-svc=$(LB)"},
-		{"no load balancing at all", stockContainers(v118, "--enable-nftable-lb-svc", "--enable-lb=false"), ""},
-		{"flags that only begin alike", stockContainers(v117, "--enable-nftable-lb-svc-more=true", "enable-nftable-lb-svc=true"), ""},
-		{"in the command", []corev1.Container{{Command: []string{"/kube-ovn-controller", "--enable-nftable-lb-svc=true"}}}, "--enable-nftable-lb-svc=true"},
-		{"a version that cannot be told", stockContainers("kube-ovn:latest"), ""},
-		{"a port is no tag", stockContainers("r.example:1.18.0/kube-ovn"), ""},
-		{"only a digest", stockContainers("kube-ovn@sha256:0123"), ""},
-		{"a number that is too large", stockContainers("kube-ovn:v99999999999999999999.1.0"), ""},
-		{"a sidecar does not count", append([]corev1.Container{sidecar}, stockContainers(v117)...), ""},
-		{"another name: the first counts", []corev1.Container{{Name: "main", Image: v118}, {Name: "side", Image: v117}}, "on by default in v1.18.0"},
-		{"no containers", nil, ""},
+		{"in the command", []corev1.Container{{Command: []string{"/kube-ovn-controller", "--enable-nftable-lb-svc=true"}}}, true},
+		{"older than by a digit", stockContainers("kube-ovn:v1.9.40"), false},
+		{"a number that is too large", stockContainers("kube-ovn:v99999999999999999999.1.0"), false},
+		{"a sidecar does not count", append([]corev1.Container{sidecar}, stockContainers(v117)...), false},
+		{"another name: the first counts", []corev1.Container{{Name: "main", Image: v118}, {Name: "side", Image: v117}}, true},
+		{"no containers", nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := servesServices(tc.containers); got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
+			if got := servesServices(tc.containers, stockServesAuto); !got.none() != tc.want {
+				t.Errorf("got %+v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -90,6 +115,7 @@ func TestStock(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		self        identity
+		serves      string // default: auto
 		deployments []*appsv1.Deployment
 		pods        []*corev1.Pod
 		wantRival   string
@@ -112,6 +138,14 @@ func TestStock(t *testing.T) {
 			wantLeaving: []string{"kube-system/old-a", "kube-system/old-b"},
 		},
 		{
+			name: "known not to: neither Deployment nor Pods stand in the way, but for one that was told to", self: beside, serves: stockServesNo,
+			deployments: []*appsv1.Deployment{deployment("kube-system", on)},
+			pods: []*corev1.Pod{
+				pod("new", corev1.PodRunning, on), pod("told", corev1.PodRunning, stockContainers(v118, "--enable-nftable-lb-svc")),
+			},
+			wantLeaving: []string{"kube-system/told"},
+		},
+		{
 			name: "this process is one of its Pods", self: identity{"kube-system", "kube-ovn-controller-7f9c-abcde"},
 			deployments: []*appsv1.Deployment{deployment("kube-system", on)}, pods: []*corev1.Pod{pod("kube-ovn-controller-7f9c-fghij", corev1.PodRunning, on)},
 		},
@@ -125,11 +159,11 @@ func TestStock(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &stock{tc.deployments, slices.Clone(tc.pods)}
-			if diff := cmp.Diff(tc.wantRival, s.rival(tc.self)); diff != "" {
+			s := &stock{cmp.Or(tc.serves, stockServesAuto), tc.deployments, tc.pods}
+			if diff := gocmp.Diff(tc.wantRival, s.rival(tc.self)); diff != "" {
 				t.Errorf("rival (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.wantLeaving, s.leaving(tc.self)); diff != "" {
+			if diff := gocmp.Diff(tc.wantLeaving, slices.Sorted(maps.Keys(s.leaving(tc.self)))); diff != "" {
 				t.Errorf("leaving (-want +got):\n%s", diff)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,15 +25,16 @@ import (
 // stockWatch keeps this process from serving Services while Kube-OVN's own controller does.
 type stockWatch struct {
 	self      identity
+	serves    string
 	factories []informers.SharedInformerFactory
 	informers []cache.SharedIndexInformer
 	changed   chan struct{}
 	blind     chan error
 }
 
-// newStockWatch looks in the namespace of this process, and where Kube-OVN usually is.
-func newStockWatch(client kubernetes.Interface, self identity) (*stockWatch, error) {
-	w := &stockWatch{self: self, changed: make(chan struct{}, 1), blind: make(chan error, 1)}
+// newStockWatch looks in the namespace of this process, and where Kube-OVN usually is. What serves means, stock says.
+func newStockWatch(client kubernetes.Interface, self identity, serves string) (*stockWatch, error) {
+	w := &stockWatch{self: self, serves: serves, changed: make(chan struct{}, 1), blind: make(chan error, 1)}
 	for _, namespace := range slices.Compact([]string{self.namespace, stockNamespace}) {
 		selected := func(tweak func(*metav1.ListOptions)) informers.SharedInformerFactory {
 			f := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace), informers.WithTweakListOptions(tweak))
@@ -92,7 +94,7 @@ func (w *stockWatch) clear(ctx context.Context) error {
 		if line := now.rival(w.self); line != "" {
 			return errors.New(line)
 		}
-		leaving := strings.Join(now.leaving(w.self), ", ")
+		leaving := strings.Join(slices.Sorted(maps.Keys(now.leaving(w.self))), ", ")
 		if leaving == "" {
 			return nil
 		}
@@ -112,7 +114,8 @@ func (w *stockWatch) guard(ctx context.Context) error {
 		now := w.look()
 		line := now.rival(w.self)
 		if pods := now.leaving(w.self); line == "" && len(pods) > 0 {
-			line = fmt.Sprintf("Pod %s serves the same Services: switch it off there with --%s=false, or here with the same flag", pods[0], serveFlag)
+			first := slices.Min(slices.Collect(maps.Keys(pods)))
+			line = pods[first].of("Pod " + first)
 		}
 		if line != "" {
 			return errors.New(line)
@@ -155,7 +158,7 @@ func (w *stockWatch) next(ctx context.Context) bool {
 }
 
 func (w *stockWatch) look() *stock {
-	s := &stock{}
+	s := &stock{serves: w.serves}
 	for _, informer := range w.informers {
 		for _, obj := range informer.GetStore().List() {
 			switch o := obj.(type) {
