@@ -67,10 +67,11 @@ func run(ctx context.Context, o *options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.serve(ctx) })
 	g.Go(func() error {
-		lead := func(ctx context.Context) error { return serve(ctx, o, config, registry, h) }
+		handler := &abilities{}
+		lead := func(ctx context.Context) error { return serve(ctx, o, config, registry, h, handler) }
 		if o.serveServices() {
 			// Before the lease, which may be the other's as well.
-			others, err := watchStock(ctx, o, config)
+			others, err := watchStock(ctx, o, config, handler)
 			if err != nil {
 				return err
 			}
@@ -84,8 +85,9 @@ func run(ctx context.Context, o *options) error {
 	return g.Wait()
 }
 
-// watchStock returns once no controller of Kube-OVN's own serves Services.
-func watchStock(ctx context.Context, o *options, config *rest.Config) (*stockWatch, error) {
+// watchStock returns once no controller of Kube-OVN's own serves Services. What it does for them as the gateways' handler it tells from
+// then on.
+func watchStock(ctx context.Context, o *options, config *rest.Config, handler *abilities) (*stockWatch, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
@@ -93,6 +95,17 @@ func watchStock(ctx context.Context, o *options, config *rest.Config) (*stockWat
 	w, err := newStockWatch(client, identity{o.podNamespace, o.podName}, o.stockServes)
 	if err != nil {
 		return nil, fmt.Errorf("watch for other controllers: %w", err)
+	}
+	known, ok, err := o.abilitiesOfFlags()
+	if err != nil {
+		return nil, err
+	}
+	if handler.set(known); !ok {
+		w.seen = func(s *stock) {
+			if now := s.abilities(w.self); handler.set(now) {
+				klog.FromContext(ctx).Info("What Kube-OVN's own handler does for Services is known by its Deployment", "abilities", now)
+			}
+		}
 	}
 	return w, w.clear(ctx)
 }
@@ -189,10 +202,13 @@ type shared struct {
 	kubeInformers    informers.SharedInformerFactory
 	kubeOvnInformers externalversions.SharedInformerFactory
 	recorder         events.EventRecorder
+	handler          *abilities
 }
 
 // serve runs the controllers that the flags ask for.
-func serve(ctx context.Context, o *options, config *rest.Config, registry prometheus.Registerer, h *health) error {
+func serve(
+	ctx context.Context, o *options, config *rest.Config, registry prometheus.Registerer, h *health, handler *abilities,
+) error {
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
@@ -214,7 +230,7 @@ func serve(ctx context.Context, o *options, config *rest.Config, registry promet
 	}
 	jobs, err := jobsOf(o, registry, &shared{
 		config: config, kubeClient: kubeClient, kubeOvnClient: kubeOvnClient, kubeInformers: kubeInformers, kubeOvnInformers: kubeOvnInformers,
-		recorder: broadcaster.NewRecorder(scheme, controllerName),
+		recorder: broadcaster.NewRecorder(scheme, controllerName), handler: handler,
 	})
 	if err != nil {
 		return err
@@ -261,11 +277,12 @@ func jobsOf(o *options, registry prometheus.Registerer, s *shared) ([]job, error
 		c, err := lbservice.New(lbservice.Options{
 			KubeClient: s.kubeClient, KubeOvnClient: s.kubeOvnClient, KubeInformers: s.kubeInformers, KubeOvnInformers: s.kubeOvnInformers,
 			Recorder: s.recorder, Metrics: lbservice.NewMetrics(registry), Latency: tracker, RequireEIPGrant: o.requireEIPGrant,
-			Abilities: lbservice.AllAbilities,
+			Abilities: s.handler.get(),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("load balancer Services: %w", err)
 		}
+		s.handler.follow(c.SetAbilities)
 		// Nothing is programmed, and so nothing reported ready, before what went stale meanwhile is on its way out.
 		for i := range jobs {
 			jobs[i].after = c.Swept()

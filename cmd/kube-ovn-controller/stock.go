@@ -105,11 +105,10 @@ var podSuffix = regexp.MustCompile(`^[a-z0-9]+-[a-z0-9]{5}$`)
 // servesServices says why Kube-OVN's own controller serves Services with these containers. Its own flags count most, then what the
 // operator knows, then its version: releases after v1.17 may serve them by default.
 func servesServices(containers []corev1.Container, known string) claim {
-	i := max(slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == stockName }), 0)
-	if len(containers) == 0 {
+	c := stockContainer(containers)
+	if c == nil {
 		return claim{}
 	}
-	c := &containers[i]
 	args := slices.Concat(c.Command, c.Args)
 	if lb, _, told := boolFlag(args, lbFlag); told && !lb {
 		return claim{}

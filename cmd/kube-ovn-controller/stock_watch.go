@@ -30,6 +30,8 @@ type stockWatch struct {
 	informers []cache.SharedIndexInformer
 	changed   chan struct{}
 	blind     chan error
+	// seen is called with what is there, at first and at each change; nil: nobody asks.
+	seen func(*stock)
 }
 
 // newStockWatch looks in the namespace of this process, and where Kube-OVN usually is. What serves means, stock says.
@@ -168,6 +170,9 @@ func (w *stockWatch) look() *stock {
 				s.pods = append(s.pods, o)
 			}
 		}
+	}
+	if w.seen != nil {
+		w.seen(s)
 	}
 	return s
 }
