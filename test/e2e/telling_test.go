@@ -4,13 +4,17 @@ package e2e
 
 import (
 	"context"
+	"net/netip"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 
@@ -178,5 +182,68 @@ var _ = Describe("A backend without a way back to the gateway", func() {
 		Expect(s.Events(ctx, "routed", lbservice.EventNote)).To(BeEmpty())
 		_, err := outside.Ask(ctx, At(addr, TCP(80)), AskHostname, 1)
 		Expect(err).To(HaveOccurred(), "the answer should have left by the other NIC")
+	})
+})
+
+// refuseRules has the API server refuse to create rules of the scene's Services, and gives a function that ends it.
+func refuseRules(ctx context.Context, s *Scene) (end func(context.Context)) {
+	GinkgoHelper()
+	policies, bindings := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	rule := admissionv1.Rule{APIGroups: []string{"kubeovn.io"}, APIVersions: []string{"v1"}, Resources: []string{"iptables-dnat-rules"}}
+	_, err := policies.Create(ctx, &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{
+				ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{sharenat.OwnerNamespaceLabel: s.Namespace}},
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: rule,
+				}}},
+			},
+			Validations: []admissionv1.Validation{{Expression: "false", Message: "the quota of rules is used up"}},
+		},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = bindings.Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: s.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	end = func(ctx context.Context) {
+		for _, err := range []error{bindings.Delete(ctx, s.Name, metav1.DeleteOptions{}), policies.Delete(ctx, s.Name, metav1.DeleteOptions{})} {
+			if !apierrors.IsNotFound(err) {
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}
+	}
+	DeferCleanup(end)
+	// The API server takes a moment to know of it.
+	Wait(ctx, func(ctx context.Context) error {
+		_, err := s.KubeOvn.KubeovnV1().IptablesDnatRules().Create(ctx, &kubeovnv1.IptablesDnatRule{
+			ObjectMeta: metav1.ObjectMeta{Name: s.Name + "-probe", Labels: s.Owner("probe").Labels()},
+			Spec:       shareRule(s.Name, 1, netip.MustParseAddr("192.0.2.1")),
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}).Should(MatchError(ContainSubstring("the quota of rules is used up")))
+	return end
+}
+
+var _ = Describe("A write that the API server refuses", func() {
+	It("shows in the condition and in one event within seconds, in its own words, and is made good when it is let pass", func(ctx SpecContext) {
+		b := newBalancer(ctx, 1, TCP(80))
+		end := refuseRules(ctx, b.Scene)
+		b.Scale(ctx, "web", 2)
+		b.Scene.Pods(ctx, "web", 2)
+		Within(ctx, Soon, func(g Gomega, ctx context.Context) {
+			condition := Condition(b.GetService(ctx, "web"), lbservice.ConditionReady)
+			g.Expect(condition.Reason).To(Equal(lbservice.ReasonWriteRefused), condition.Message)
+			g.Expect(condition.Message).To(ContainSubstring("the quota of rules is used up"))
+		}).Should(Succeed())
+		b.WaitEvents(ctx, "web", lbservice.EventWriteFailed, "the quota of rules is used up")
+		AskAll(ctx, b.Outside(ctx), At(b.Addr, b.Ports[0]), 5)
+		end(ctx)
+		b.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
+		b.Settle(ctx, 2)
 	})
 })
