@@ -3,6 +3,7 @@
 package vpcnatgateway_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -219,6 +220,61 @@ func TestExclusiveDNAT(t *testing.T) {
 	if got := n.listing().Exclusives; len(got) != 0 {
 		t.Errorf("%v", got)
 	}
+}
+
+// Kube-OVN's own controller deletes by identity alone.
+func TestExclusiveDNATIsDeletedByIdentity(t *testing.T) {
+	n := newNetwork(t, "p1", "p2")
+	add := func() {
+		t.Helper()
+		n.run("", "dnat-add", eip+",2222,tcp,10.1.0.11,8080", eip+",2223,tcp,10.1.0.11,8080", eip+",53,udp,10.1.0.12,8080", eip+",53,tcp,10.1.0.12,8080")
+	}
+	left := func(want ...string) {
+		t.Helper()
+		var got []string
+		for _, e := range n.listing().Exclusives {
+			got = append(got, fmt.Sprintf("%s:%d", e.Protocol, e.Port))
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("left (-want +got):\n%s", diff)
+		}
+	}
+	add()
+	before := n.state()
+	n.run("", "dnat-del", eip+",4711,tcp") // not there
+	if diff := cmp.Diff(before, n.state()); diff != "" {
+		t.Errorf("deleting what is not there changed something:\n%s", diff)
+	}
+	c, _, _, err := dial(n.ext, "203.0.113.101", 2222, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	talk := n.talk("203.0.113.101", 53)
+	if pod := talk.ask(patience); pod != "p2" {
+		t.Fatalf("%q", pod)
+	}
+	// As an older script may have left it: twice.
+	n.iptables("-t", "nat", "-A", "SHARED_DNAT", "-d", eip+"/32", "-p", "tcp", "--dport", "2222", "-j", "DNAT", "--to-destination", "10.1.0.11:8080")
+	for range 2 { // again: nothing is there, and that is fine
+		n.run("", "dnat-del", eip+",2222,TCP")
+		left("tcp:2223", "tcp:53", "udp:53")
+	}
+	n.unanswered(n.ext, "203.0.113.101", 2222)
+	if alive(c, impatience) || n.conntrack("dport=2222 ") != 0 {
+		t.Error("a connection outlived its DNAT")
+	}
+	n.visit(n.ext, "", 2223)
+	// Several in a call, of both forms, one of them named in both.
+	n.run("", "dnat-del", eip+",53,udp", eip+",53,udp,10.1.0.12,8080", eip+",2223,tcp,10.1.0.12,8080", eip+",53,tcp,10.1.0.12,8080", eip+",1,udp")
+	left("tcp:2223")
+	if n.conntrack("dport=53 src=10.1.0.12") != 0 {
+		t.Error("an entry outlived its DNAT")
+	}
+	add()
+	n.run("", "dnat-del", eip+",2222,tcp", eip+",2223,tcp", eip+",53,udp", eip+",53,tcp")
+	left()
 }
 
 func TestUnknownVerbGoesToTheStockScript(t *testing.T) {

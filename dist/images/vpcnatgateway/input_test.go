@@ -153,6 +153,7 @@ func badArguments() []badInput {
 			"all":          "not an IPv4 prefix",
 		},
 		"dnat-add": {
+			"203.0.113.10,80,tcp":                      "not EIP,DPORT,PROTO,IP,PORT",
 			"203.0.113.10,80,tcp,10.1.0.4":             "not EIP,DPORT,PROTO,IP,PORT",
 			"203.0.113.10,80,tcp,10.1.0.4,80,":         "not EIP,DPORT,PROTO,IP,PORT",
 			"203.0.113.10,80,icmp,10.1.0.4,80":         "protocol is neither",
@@ -162,8 +163,12 @@ func badArguments() []badInput {
 			"! 203.0.113.10,80,tcp,10.1.0.4,80":        "not an IPv4 address",
 		},
 		"dnat-del": {
-			"203.0.113.10,80,tcp":                "not EIP,DPORT,PROTO,IP,PORT",
+			"203.0.113.10,80":                    "not EIP,DPORT,PROTO[,IP,PORT]",
+			"203.0.113.10,80,tcp,":               "not EIP,DPORT,PROTO[,IP,PORT]",
+			"203.0.113.10,80,tcp,10.1.0.4":       "not EIP,DPORT,PROTO[,IP,PORT]",
+			"203.0.113.10,80,icmp":               "protocol is neither",
 			"203.0.113.10,80,tcp,10.1.0.4,65537": "not a port",
+			"203.0.113.10,80,tcp,,":              "not an IPv4 address",
 		},
 		"init": {
 			"eth0":                   "not two interface names",

@@ -9,7 +9,7 @@
 #
 #   init [VPCIF,EXTIF]             eip-add CIDR…           eip-del CIDR…
 #   subnet-route-add CIDR,NEXTHOP… subnet-route-del CIDR[,NEXTHOP]…
-#   dnat-add EIP,DPORT,PROTO,IP,PORT…                      dnat-del …
+#   dnat-add EIP,DPORT,PROTO,IP,PORT…                      dnat-del EIP,DPORT,PROTO[,IP,PORT]…
 #   nft-dnat-map-add EIP,DPORT,PROTO,[AFFINITY,TIMEOUT,]IP:PORT@IP:PORT…
 #   nft-dnat-map-del EIP,DPORT,PROTO…
 #   nft-dnat-map-sync <state       nft-dnat-map-list       get-iptables-version
@@ -1376,7 +1376,7 @@ BEGIN {
 	while ((getline line < (tmp "/have")) > 0) {
 		split(line, f, " ")
 		if (f[1] == "-N" || f[1] == "-P") chain[f[2]] = 1
-		else there[line] = 1
+		else there[line]++
 	}
 	while ((getline line < (tmp "/want")) > 0) {
 		split(line, f, " ")
@@ -1384,7 +1384,7 @@ BEGIN {
 		else if (f[1] == "-A") { if (!(line in there)) { rules = rules line "\n"; there[line] = 1 } }
 		else if (f[1] == "-D") {
 			add = "-A" substr(line, 3)
-			if (add in there) { rules = rules line "\n"; delete there[add] }
+			if (add in there) { rules = rules line "\n"; if (--there[add] == 0) delete there[add] }
 		}
 	}
 	if (made rules != "") printf "*%s\n%s%sCOMMIT\n", table, made, rules
@@ -1481,15 +1481,16 @@ BEGIN {
 			seen[f[1]] = f[2]
 			print f[1], f[2]
 		} else if (what == "dnat") {
-			if (n != 5) die(nr, "not EIP,DPORT,PROTO,IP,PORT", line)
+			# Whoever deletes may leave out where it leads to.
+			if (n != 5 && !(n == 3 && del)) die(nr, del ? "not EIP,DPORT,PROTO[,IP,PORT]" : "not EIP,DPORT,PROTO,IP,PORT", line)
 			if (ipnum(f[1]) < 0) die(nr, "not an IPv4 address", f[1])
 			if (!isport(f[2])) die(nr, "not a port (1-65535)", f[2])
 			f[3] = tolower(f[3])
 			if (f[3] != "tcp" && f[3] != "udp") die(nr, "protocol is neither tcp nor udp", f[3])
-			if (ipnum(f[4]) < 0) die(nr, "not an IPv4 address", f[4])
-			if (!isport(f[5])) die(nr, "not a port (1-65535)", f[5])
+			if (n == 5 && ipnum(f[4]) < 0) die(nr, "not an IPv4 address", f[4])
+			if (n == 5 && !isport(f[5])) die(nr, "not a port (1-65535)", f[5])
 			k = f[1] " " f[2] " " f[3]
-			if (k in seen && seen[k] != f[4] " " f[5]) die(nr, "DNAT given twice, differently", line)
+			if (!del && k in seen && seen[k] != f[4] " " f[5]) die(nr, "DNAT given twice, differently", line)
 			seen[k] = f[4] " " f[5]
 			print k, f[4], f[5]
 		}
@@ -1612,25 +1613,27 @@ dnat_rule() { # -A|-D EIP DPORT PROTO IP PORT
 }
 
 verb_dnat() { # add|del
-	local op=$1 eip dport proto ip port
+	local op=$1 del='' eip dport proto ip port
 	shift
+	[[ $op == add ]] || del=1
 	make_room
 	save_args "$@"
-	run_awk "$AWK_ARGS" -v what=dnat >"$TMP/dnats"
+	run_awk "$AWK_ARGS" -v what=dnat -v del="$del" >"$TMP/dnats"
 	take_lock
 	iptables_have nat
 	[[ $op == del ]] || need_chain SHARED_DNAT
 	# A DNAT of the same identity to somewhere else goes in the same transaction.
-	awk -v op="$op" -v out="$TMP/conntrack" '
-		FNR == NR { want[$1 " " $2 " " $3] = $4 " " $5; next }
+	awk -v del="$del" -v out="$TMP/conntrack" '
+		FNR == NR { want[$1 " " $2 " " $3] = $4 " " $5; named[$1 " " $2 " " $3 (NF > 3 ? " " $4 " " $5 : "")]; next }
 		$1 == "-A" && $2 == "SHARED_DNAT" {
 			split("", v)
 			for (i = 3; i < NF; i++) if ($i ~ /^-/) v[$i] = $(i + 1)
 			sub("/32$", "", v["-d"]); sub(/:/, " ", v["--to-destination"])
 			k = v["-d"] " " v["--dport"] " " v["-p"]
-			if (!(k in want) || (v["--to-destination"] == want[k]) != (op == "del")) next
+			to = v["--to-destination"]
+			if (del ? !(k in named) && !((k " " to) in named) : !(k in want) || to == want[k]) next
 			print "-D" substr($0, 3)
-			print v["-p"], v["-d"], v["--dport"], v["--to-destination"] > out
+			print v["-p"], v["-d"], v["--dport"], to > out
 		}' "$TMP/dnats" "$TMP/have" >"$TMP/want"
 	if [[ $op == add ]]; then
 		while read -r eip dport proto ip port; do dnat_rule -A "$eip" "$dport" "$proto" "$ip" "$port"; done <"$TMP/dnats" >>"$TMP/want"

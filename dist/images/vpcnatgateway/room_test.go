@@ -177,6 +177,12 @@ func (g *gateway) must(args ...string) string {
 	return out
 }
 
+// iptables runs the one that the script takes.
+func (g *gateway) iptables(args ...string) string {
+	g.t.Helper()
+	return g.must(append([]string{"iptables"}, args...)...)
+}
+
 func (g *gateway) nft(script string) {
 	g.t.Helper()
 	if _, err := g.exec(script, "nft", "-f", "-"); err != nil {
