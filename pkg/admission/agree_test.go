@@ -435,7 +435,7 @@ func scriptIn(t *testing.T, dir string) func(args ...string) error {
 	yes := "#!/bin/sh\nexit 0\n"
 	files := map[string]string{
 		path: script, "nft": yes, "conntrack": yes, "iptables-restore": yes,
-		"iptables": "#!/bin/sh\necho '-N SHARED_DNAT'\n",
+		"iptables": "#!/bin/sh\necho '-N SHARED_DNAT'\n", "iptables-legacy": "#!/bin/sh\nexit 1\n",
 	}
 	for name, content := range files {
 		if !filepath.IsAbs(name) {

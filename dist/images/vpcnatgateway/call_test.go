@@ -47,11 +47,11 @@ func (g *gateway) shim(name, script string) {
 	g.env = append(g.env, "PATH="+dir+":"+path)
 }
 
-func pathOf(t *testing.T, name string) string {
-	t.Helper()
+func pathOf(tb testing.TB, name string) string {
+	tb.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return path
 }
@@ -74,6 +74,7 @@ func TestFailureChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t)
+			g.withoutLegacy()
 			g.run("", "init")
 			g.run("", "eip-add", eip+"/24")
 			g.set(share("tcp:80", p1, p2), sticky(60, share("udp:81", p1)))

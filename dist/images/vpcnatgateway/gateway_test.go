@@ -41,11 +41,11 @@ func TestInit(t *testing.T) {
 -A SNAT_FILTER -j SHARED_SNAT
 -A SNAT_FILTER -m mark --mark 0x1 -j HAIRPIN_SNAT
 `
-	if diff := cmp.Diff(want, g.must("iptables", "-t", "nat", "-S")); diff != "" {
+	if diff := cmp.Diff(want, g.iptables("-t", "nat", "-S")); diff != "" {
 		t.Errorf("nat table (-want +got):\n%s", diff)
 	}
 	const exclusive = "-A EXCLUSIVE_DNAT -d 203.0.113.77/32 -j DNAT --to-destination 10.1.0.77"
-	g.must(append([]string{"iptables", "-t", "nat"}, strings.Fields(exclusive)...)...)
+	g.iptables(append([]string{"-t", "nat"}, strings.Fields(exclusive)...)...)
 	before := g.state()
 	g.run("", "init")
 	g.run("", "init", "eth0,net1")
@@ -59,21 +59,21 @@ func TestInit(t *testing.T) {
 	if l := g.listing(); l.Interfaces != "net1,eth0" {
 		t.Errorf("interfaces %q", l.Interfaces)
 	}
-	if marks := strings.Count(g.must("iptables", "-t", "mangle", "-S", "VPC_MARK"), "-A"); marks != 1 {
+	if marks := strings.Count(g.iptables("-t", "mangle", "-S", "VPC_MARK"), "-A"); marks != 1 {
 		t.Errorf("%d rules in VPC_MARK", marks)
 	}
 	// What the stock script laid is replaced.
-	g.must("iptables", "-t", "nat", "-R", "SNAT_FILTER", "3", "-j", "HAIRPIN_SNAT")
+	g.iptables("-t", "nat", "-R", "SNAT_FILTER", "3", "-j", "HAIRPIN_SNAT")
 	if l := g.listing(); l.Initialized {
 		t.Error("the stock script's jump to the hairpin rules is taken for this one's")
 	}
 	g.run("", "init")
-	if diff := cmp.Diff(want, strings.ReplaceAll(g.must("iptables", "-t", "nat", "-S"), exclusive+"\n", "")); diff != "" {
+	if diff := cmp.Diff(want, strings.ReplaceAll(g.iptables("-t", "nat", "-S"), exclusive+"\n", "")); diff != "" {
 		t.Errorf("nat table (-want +got):\n%s", diff)
 	}
 	// What is lost shows, and init brings it back.
 	for _, lost := range []string{"-t nat -F SNAT_FILTER", "-t nat -D PREROUTING -j DNAT_FILTER", "-t mangle -F VPC_MARK"} {
-		g.must(append([]string{"iptables"}, strings.Fields(lost)...)...)
+		g.iptables(strings.Fields(lost)...)
 		if l := g.listing(); l.Initialized {
 			t.Errorf("iptables %s: still said to be initialized", lost)
 		}
@@ -121,7 +121,7 @@ func TestEIPs(t *testing.T) {
 		t.Error(diff)
 	}
 	// An EIP is both its address and its hairpin rule.
-	g.must("iptables", "-t", "nat", "-F", "HAIRPIN_SNAT")
+	g.iptables("-t", "nat", "-F", "HAIRPIN_SNAT")
 	if got := eips(); len(got) != 0 {
 		t.Errorf("%v without hairpin rules", got)
 	}

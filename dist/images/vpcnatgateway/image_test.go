@@ -24,8 +24,8 @@ import (
 
 // programs are all that nat-gateway.sh and the gateway's container call: test/images derives them.
 var programs = []string{
-	"arping", "awk", "bash", "cat", "conntrack", "dirname", "find", "flock", "grep", "head", "ip", "iptables", "iptables-restore",
-	"md5sum", "mkdir", "nft", "rm", "sed", "sha256sum", "sleep", "sysctl", "timeout", "tr",
+	"arping", "awk", "bash", "cat", "conntrack", "dirname", "find", "flock", "grep", "head", "ip", "iptables",
+	"iptables-nft", "iptables-nft-restore", "iptables-restore", "md5sum", "mkdir", "nft", "rm", "sed", "sha256sum", "sleep", "sysctl", "timeout", "tr",
 }
 
 // TestImage builds the gateway's root file system as the Dockerfile says, from the packages of the machine, and runs the script in it.
@@ -56,7 +56,11 @@ func TestImage(t *testing.T) {
 		t.Helper()
 		return in(stdin, append([]string{"bash", "/kube-ovn/nat-gateway.sh"}, args...)...)
 	}
-	if got := script("", "get-iptables-version"); !strings.Contains(got, "nf_tables") {
+	kind := "nf_tables"
+	if _, err := root.run(g, "", "iptables-legacy", "-t", "nat", "-S", "INPUT", "1"); err == nil {
+		kind = "legacy"
+	}
+	if got := script("", "get-iptables-version"); !strings.Contains(got, kind) {
 		t.Errorf("get-iptables-version: %q", got)
 	}
 	script("", "init", "eth0,net1")

@@ -1106,7 +1106,9 @@ function seen(what, line) {
 function cidr(s) { return s == "default" ? "0.0.0.0/0" : index(s, "/") ? s : s "/32" }
 
 function ruleset(line,    f, n) {
-	if (line ~ /^table /) { ours = (line == "table ip " table " {"); return }
+	if (line ~ /^table /) { ours = (line == "table ip " table " {"); nft_nat = (line == "table ip nat {"); return }
+	# The chains of init, left where the legacy iptables is the one to use by now.
+	if (nft_nat && legacy != "" && line == "\tchain DNAT_FILTER {") left = 1
 	if (!ours) return
 	sub(/^\t/, "", line)
 	if (line ~ /^(chain|map|set) [^ ]+ [{]$/) {
@@ -1280,7 +1282,7 @@ function seconds(s,    v, u, t) {
 	return t
 }
 
-function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w) {
+function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w, told) {
 	for (j = 1; j <= n_mangle; j++) spec[mangle[j]] = 1
 	for (j = 1; j <= n_nat; j++) spec[nat[j]] = 1
 	for (j = 1; j <= n_mangle; j++) if (mangle[j] ~ /^-A VPC_MARK /) {
@@ -1289,7 +1291,7 @@ function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w) {
 	}
 	n = split(wanted, want, "\n")
 	for (j = 1; j <= n; j++) if (!(want[j] in spec)) missing = 1
-	if (vpc != "" && !missing) print "init", vpc "," extif
+	if (vpc != "" && !missing && !left) print "init", vpc "," extif
 	for (j = 1; j <= n_nat; j++) {
 		n = split(nat[j], f, " ")
 		split("", v)
@@ -1298,7 +1300,9 @@ function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w) {
 		if (f[2] == "SHARED_DNAT" && f[1] == "-A" && v["-j"] == "DNAT") {
 			sub("/32$", "", v["-d"])
 			sub(/:/, " ", v["--to-destination"])
-			print "dnat", v["-d"], v["--dport"], v["-p"], v["--to-destination"]
+			w = "dnat " v["-d"] " " v["--dport"] " " v["-p"] " " v["--to-destination"]
+			if (!(w in told)) print w
+			told[w] = 1
 		}
 	}
 	for (j = 1; j <= n_addr; j++) {
@@ -1310,12 +1314,14 @@ function list_iptables(    j, f, n, i, v, ext, vpc, missing, spec, want, w) {
 BEGIN {
 	table = "kube-ovn"
 	print "gateway-state v1"
-	read_from("iptables -w -t nat -S", "nat")
-	read_from("iptables -w -t mangle -S", "mangle")
+	read_from("iptables" legacy " -w -t nat -S", "nat")
+	read_from("iptables" legacy " -w -t mangle -S", "mangle")
 	read_from("ip -o -4 addr show", "addresses")
 	read_from("ip -4 route show proto " proto, "routes")
-	list_iptables()
 	read_from("nft -t -n list ruleset ip", "ruleset")
+	# Without an init line, so that init is called, which moves them. Until then they do what they did.
+	if (left) read_from("iptables-nft -w -t nat -S", "nat")
+	list_iptables()
 	if ("service-ips" in have) read_from("nft -n list map ip " table " service-ips", "service-ips")
 	if ("masquerade-ips" in have) read_from("nft -n list map ip " table " masquerade-ips", "masquerade-ips")
 
@@ -1354,6 +1360,9 @@ BEGIN {
 # iptables and iproute2
 # ---------------------------------------------------------------------------
 
+# The chains that init makes in the nat table; in mangle it is VPC_MARK.
+readonly NAT_CHAINS='DNAT_FILTER SNAT_FILTER EXCLUSIVE_DNAT EXCLUSIVE_SNAT SHARED_DNAT SHARED_SNAT HAIRPIN_SNAT'
+
 # The wiring that init lays, as "iptables -S" prints it. Only what came from the VPC can be a hairpin: nothing else looks
 # through the hairpin rules, of which there is one an EIP.
 readonly NAT_RULES='-A PREROUTING -j DNAT_FILTER
@@ -1391,16 +1400,53 @@ BEGIN {
 }
 '
 
+# The kernel has two sets of iptables. The stock script, which runs in the same gateway for the verbs that are not here, looks
+# for the chains of init in the legacy one wherever that works, so this script has to use the same.
+LEGACY=
+choose_tables() {
+	if iptables-legacy -w -t nat -S INPUT 1 >/dev/null 2>&1; then LEGACY=-legacy; fi
+}
+tables() { if [[ -n $LEGACY ]]; then iptables-legacy "$@"; else iptables "$@"; fi; }
+restore_tables() { if [[ -n $LEGACY ]]; then iptables-legacy-restore "$@"; else iptables-restore "$@"; fi; }
+
+# take_tables takes the lock for a call that changes iptables.
+take_tables() {
+	take_lock
+	choose_tables
+	[[ -z $LEGACY ]] || move_rules
+}
+
+# move_rules brings to the legacy tables what is in those of nf_tables: an earlier version of this script knew no others. Nothing is
+# without its rule for a moment, and whichever of two equal ones a connection meets first decides. What is not in the chains
+# of init is somebody else's, and stays. The table nat comes last: as long as its chains are there, there is something to do.
+move_rules() {
+	local table
+	iptables-nft -w -t nat -S >"$TMP/other" 2>/dev/null || return 0
+	[[ $(<"$TMP/other") == *"-N DNAT_FILTER"* ]] || return 0
+	for table in mangle nat; do
+		iptables-nft -w -t "$table" -S >"$TMP/other" 2>"$TMP/error" || fail "iptables-nft cannot list $table: $(head -c 500 "$TMP/error")"
+		awk -v table="$table" -v chains="$NAT_CHAINS VPC_MARK" -v want="$TMP/want" '
+			BEGIN { n = split(chains, c, " "); for (i = 1; i <= n; i++) ours[c[i]]; printf "" > want; print "*" table }
+			$1 == "-N" && $2 in ours { made[$2] }
+			$2 in ours { print > want; next }
+			$1 == "-A" && $(NF - 1) == "-j" && $NF in ours { print > want; print "-D" substr($0, 3) }
+			END { for (i in made) print "-F", i; for (i in made) print "-X", i; print "COMMIT" }' "$TMP/other" >"$TMP/undo"
+		iptables_have "$table"
+		iptables_want "$table"
+		iptables-nft-restore -w --noflush <"$TMP/undo" 2>"$TMP/error" || fail "iptables-nft refused: $(head -c 500 "$TMP/error")"
+	done
+}
+
 # iptables_have TABLE reads the table's rules into $TMP/have.
 iptables_have() {
-	iptables -w -t "$1" -S >"$TMP/have" 2>"$TMP/error" || fail "iptables cannot list $1: $(head -c 500 "$TMP/error")"
+	tables -w -t "$1" -S >"$TMP/have" 2>"$TMP/error" || fail "iptables cannot list $1: $(head -c 500 "$TMP/error")"
 }
 
 # iptables_want TABLE makes $TMP/want so, given $TMP/have.
 iptables_want() {
 	run_awk "$AWK_RESTORE" -v table="$1" >"$TMP/restore"
 	[[ -s $TMP/restore ]] || return 0
-	iptables-restore -w --noflush <"$TMP/restore" 2>"$TMP/error" || fail "iptables refused: $(head -c 500 "$TMP/error")"
+	restore_tables -w --noflush <"$TMP/restore" 2>"$TMP/error" || fail "iptables refused: $(head -c 500 "$TMP/error")"
 }
 
 # The interfaces of the gateway, as init was told; eth0 and net1 where it was not.
@@ -1408,7 +1454,7 @@ VPC_IF=eth0
 EXT_IF=net1
 read_interfaces() {
 	local line
-	line=$(iptables -w -t mangle -S VPC_MARK 2>/dev/null) || return 0
+	line=$(tables -w -t mangle -S VPC_MARK 2>/dev/null) || return 0
 	[[ $line =~ -i\ ([^ ]+) ]] && VPC_IF=${BASH_REMATCH[1]}
 	[[ $line =~ external-([^\ \"]+) ]] && EXT_IF=${BASH_REMATCH[1]}
 	return 0
@@ -1428,13 +1474,14 @@ verb_init() {
 			fail "line 1: not two interface names VPCIF,EXTIF: \"${1//[^ -~]/?}\""
 	fi
 	make_room
-	take_lock
+	take_tables
 	# A call that was killed leaves its room behind, and the pod's /dev/shm outlives its
 	# container. No call lasts as long as this.
 	find "${TMP%/*}" -maxdepth 1 -name 'nat-gateway.*' -type d -mmin +10 -exec rm -rf -- {} + 2>/dev/null || true
 	iptables_have nat
 	{
-		printf -- '-N %s\n' DNAT_FILTER SNAT_FILTER EXCLUSIVE_DNAT EXCLUSIVE_SNAT SHARED_DNAT SHARED_SNAT HAIRPIN_SNAT
+		# shellcheck disable=SC2086  # words
+		printf -- '-N %s\n' $NAT_CHAINS
 		printf '%s\n' "$NAT_RULES" "$OLD_NAT_RULES"
 	} >"$TMP/want"
 	iptables_want nat
@@ -1511,7 +1558,7 @@ verb_eip_add() {
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=eip >"$TMP/eips"
-	take_lock
+	take_tables
 	read_interfaces
 	iptables_have nat
 	need_chain HAIRPIN_SNAT
@@ -1542,7 +1589,7 @@ verb_eip_del() {
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=eip >"$TMP/eips"
-	take_lock
+	take_tables
 	read_interfaces
 	iptables_have nat
 	ip -o -4 addr show dev "$EXT_IF" >"$TMP/addresses" 2>"$TMP/error" || fail "ip cannot list: $(head -c 500 "$TMP/error")"
@@ -1554,9 +1601,9 @@ verb_eip_del() {
 		END { if (del != "") printf "%s%s", del, stay }' "$TMP/eips" "$TMP/addresses" >"$TMP/batch"
 	while read -r ip cidr; do
 		hairpin_rule -D "$ip"
-		# As an older script may have spelled it.
+		# As an older script, or the stock one, may have spelled it.
 		while read -r line; do
-			[[ $line == "-A HAIRPIN_SNAT "*"--to-source $ip" ]] && printf -- '-D%s\n' "${line#-A}"
+			[[ "$line " == "-A HAIRPIN_SNAT "*"--to-source $ip "* ]] && printf -- '-D%s\n' "${line#-A}"
 		done <"$TMP/have"
 	done <"$TMP/eips" >"$TMP/want"
 	iptables_want nat
@@ -1569,7 +1616,7 @@ verb_subnet_route_add() {
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=route >"$TMP/routes"
-	take_lock
+	take_tables
 	read_interfaces
 	while read -r cidr via; do
 		printf 'route replace %s via %s dev %s proto %s metric %s\n' "$cidr" "$via" "$VPC_IF" "$ROUTE_PROTO" "$ROUTE_METRIC"
@@ -1596,7 +1643,7 @@ verb_subnet_route_del() {
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=route -v del=1 >"$TMP/routes"
-	take_lock
+	take_tables
 	read_interfaces
 	drop_older_routes
 	ip -4 route show proto "$ROUTE_PROTO" >"$TMP/there"
@@ -1619,7 +1666,7 @@ verb_dnat() { # add|del
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=dnat -v del="$del" >"$TMP/dnats"
-	take_lock
+	take_tables
 	iptables_have nat
 	[[ $op == del ]] || need_chain SHARED_DNAT
 	# A DNAT of the same identity to somewhere else goes in the same transaction.
@@ -1654,8 +1701,9 @@ verb_list() {
 	(($# == 0)) || fail "takes no arguments: \"$*\""
 	make_room
 	take_lock
+	choose_tables
 	read_interfaces
-	run_awk "$AWK_VERDICTS$AWK_LIST" -v proto="$ROUTE_PROTO" -v extif="$EXT_IF" -v wanted="${NAT_RULES//$'\n'/\\n}" >"$TMP/listing"
+	run_awk "$AWK_VERDICTS$AWK_LIST" -v proto="$ROUTE_PROTO" -v extif="$EXT_IF" -v legacy="$LEGACY" -v wanted="${NAT_RULES//$'\n'/\\n}" >"$TMP/listing"
 	cat "$TMP/listing"
 }
 
@@ -1676,7 +1724,10 @@ main() {
 	dnat-add) verb_dnat add "$@" ;;
 	dnat-del) verb_dnat del "$@" ;;
 	nft-dnat-map-list) verb_list "$@" ;;
-	get-iptables-version) iptables --version ;;
+	get-iptables-version)
+		choose_tables
+		tables --version
+		;;
 	*)
 		local stock
 		stock=$(dirname -- "${BASH_SOURCE[0]}")/nat-gateway-stock.sh

@@ -177,9 +177,12 @@ func (g *gateway) must(args ...string) string {
 	return out
 }
 
-// iptables runs the one that the script takes.
+// iptables runs the one that Kube-OVN's own script takes: legacy iptables wherever it works.
 func (g *gateway) iptables(args ...string) string {
 	g.t.Helper()
+	if _, err := g.exec("", "iptables-legacy", "-t", "nat", "-S", "INPUT", "1"); err == nil {
+		return g.must(append([]string{"iptables-legacy"}, args...)...)
+	}
 	return g.must(append([]string{"iptables"}, args...)...)
 }
 
@@ -193,7 +196,7 @@ func (g *gateway) nft(script string) {
 // state is all that a call could change, for comparing before and after.
 func (g *gateway) state() string {
 	g.t.Helper()
-	return g.must("bash", "-c", "nft -s list ruleset 2>/dev/null; iptables-save | grep -v '^#'; ip -4 addr; ip route; ls -A /dev/shm")
+	return g.must("bash", "-c", "nft -s list ruleset 2>/dev/null; iptables-save 2>/dev/null | grep -v '^#'; iptables-legacy-save 2>/dev/null | sed '/^#/d; s/\\[.*\\]//'; ip -4 addr; ip route; ls -A /dev/shm")
 }
 
 func (g *gateway) listing() *sharenat.Listing {
