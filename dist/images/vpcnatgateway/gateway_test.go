@@ -147,6 +147,58 @@ func TestEIPIsAnnounced(t *testing.T) {
 	})
 }
 
+// So is the gateway's own, by init.
+func TestOwnAddressIsAnnounced(t *testing.T) {
+	n := newNetwork(t)
+	shell(t, "ip -n "+n.ext+" neigh replace 203.0.113.2 lladdr 02:00:00:00:00:01 dev eth0 nud stale")
+	n.run("", "init", "eth0,net1")
+	eventually(t, "the neighbour learns it", func() bool {
+		out, err := (&gateway{t: t, ns: n.ext}).exec("", "ip", "neigh", "show", "203.0.113.2")
+		return err == nil && !strings.Contains(out, "02:00:00:00:00:01")
+	})
+}
+
+func TestIPv6DefaultRoute(t *testing.T) {
+	g := newGateway(t)
+	g.run("", "init")
+	routes := func() string {
+		t.Helper()
+		return strings.TrimSpace(g.must("ip", "-6", "route", "show", "default"))
+	}
+	g.run("", "eip-add", "203.0.113.10/24")
+	if got := routes(); got != "" {
+		t.Errorf("route %q without GATEWAY_V6", got)
+	}
+	given := len(g.env)
+	for _, gateway := range []string{"fd00::1", "fe80::1", "fd00::1"} {
+		g.env = append(g.env[:given], "GATEWAY_V6="+gateway)
+		g.run("", "eip-add", "203.0.113.10/24")
+		if got := routes(); !strings.HasPrefix(got, "default via "+gateway+" dev net1 ") || strings.Contains(got, "\n") {
+			t.Errorf("routes %q, want one via %s", got, gateway)
+		}
+	}
+	if got := g.must("ip", "route", "show", "default"); !strings.Contains(got, "via 203.0.113.1 dev net1") {
+		t.Errorf("IPv4 route %q", got)
+	}
+	before := g.state()
+	for _, gateway := range []string{"203.0.113.1", "fd00::1 dev lo", "fd00::1\nlink del net1", "example", "fd00::1%net1"} {
+		g.env = append(g.env[:given], "GATEWAY_V6="+gateway)
+		if _, err := g.try("", "eip-add", "203.0.113.99/24"); err == nil || !strings.Contains(err.Error(), "GATEWAY_V6 is not an IPv6 address") {
+			t.Errorf("%q: %v", gateway, err)
+		}
+	}
+	if diff := cmp.Diff(before, g.state()); diff != "" {
+		t.Errorf("changed (-before +after):\n%s", diff)
+	}
+	// Where IPv6 is switched off, EIPs work as ever.
+	g.must("sysctl", "-qw", "net.ipv6.conf.net1.disable_ipv6=1")
+	g.env = append(g.env[:given], "GATEWAY_V6=fd00::1")
+	g.run("", "eip-add", "203.0.113.12/24")
+	if l := g.listing(); len(l.EIPs) != 2 || routes() != "" {
+		t.Errorf("%v, routes %q", l.EIPs, routes())
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	g := newGateway(t)
 	g.run("", "init")

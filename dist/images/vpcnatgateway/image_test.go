@@ -86,6 +86,15 @@ func TestImage(t *testing.T) {
 	script("", "eip-del", eip+"/24")
 }
 
+// stockScript stands for Kube-OVN's own: it reads the interfaces' names as that one does, and says what it is given.
+const stockScript = `#!/bin/bash
+[ ! -f /etc/kube-ovn/nat-gateway.env ] || source /etc/kube-ovn/nat-gateway.env
+if [ "$1" = interfaces ]; then echo "${VPC_INTERFACE:-eth0} ${EXTERNAL_INTERFACE:-net1}"; exit; fi
+echo stock "$#" "$@"
+cat
+exit 7
+`
+
 // TestImageOnStock lays the script over an image that has Kube-OVN's own, by the Dockerfile's own steps. These look for the same programs, and
 // the verbs that are not ours reach the script that was there, as they are.
 func TestImageOnStock(t *testing.T) {
@@ -99,7 +108,7 @@ func TestImageOnStock(t *testing.T) {
 	}
 
 	root := newRoot(t, readDockerfile(t, "gateway").packages)
-	root.write("/kube-ovn/nat-gateway.sh", "#!/bin/bash\necho stock \"$#\" \"$@\"\ncat\nexit 7\n")
+	root.write("/kube-ovn/nat-gateway.sh", stockScript)
 	// What it would install is there already.
 	root.write("/usr/local/bin/apt-get", "#!/bin/bash\necho \"$@\" >>/tmp/apt-get\n")
 	g := newGateway(t)
@@ -136,8 +145,14 @@ func TestImageOnStock(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %q", args, out, err, want)
 		}
 	}
-	if out, err := script("", "init", "eth0,net1"); err != nil {
-		t.Errorf("init: %v: %s", err, out)
+	for _, names := range []string{"eth0,net1", "net1,eth0", "eth0,ext1.100"} {
+		if out, err := script("", "init", names); err != nil {
+			t.Errorf("init: %v: %s", err, out)
+		}
+		want := strings.Replace(names, ",", " ", 1) + "\n"
+		if out, err := script("", "interfaces"); err != nil || out != want {
+			t.Errorf("the stock script takes the interfaces for %q, %v; want %q", out, err, want)
+		}
 	}
 	if out, err := script("", "nft-dnat-map-add", eip+",80,tcp,10.1.0.11:80"); err != nil || strings.Contains(out, "stock") {
 		t.Errorf("a share verb: %v: %s", err, out)

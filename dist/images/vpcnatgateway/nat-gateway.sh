@@ -1503,6 +1503,34 @@ verb_init() {
 	# In and out by the VPC interface is the hairpin; a redirect would lead the client around the NAT.
 	setting conf/all/send_redirects 0
 	setting "conf/$VPC_IF/send_redirects" 0
+
+	write_names
+	# Another pod may have had its own address before, or this one another NIC.
+	local line
+	line=$(ip -o -4 addr show dev "$EXT_IF" 2>/dev/null) || true
+	[[ ! $line =~ inet\ ([0-9.]+) ]] || announce "${BASH_REMATCH[1]}"
+}
+
+# write_names writes the interfaces' names where the stock script beside this one reads them. Here nothing does.
+write_names() {
+	local file=/etc/kube-ovn/nat-gateway.env names
+	[[ $RUN_DIR == "${file%/*}" ]] || return 0
+	printf -v names 'VPC_INTERFACE=%q\nEXTERNAL_INTERFACE=%q' "$VPC_IF" "$EXT_IF"
+	[[ ! -r $file || $(<"$file") != "$names" ]] || return 0
+	printf '%s\n' "$names" 2>/dev/null >"$file" || fail "cannot write $file"
+}
+
+# announce IP… tells the neighbours. arping sends at once and then waits a second for answers that never come to an announcement.
+# It is the last thing of a call: the lock goes before it.
+announce() {
+	local ip pids=()
+	exec 9>&-
+	trap - HUP INT TERM PIPE # arping would inherit that it is not to be ended
+	for ip in "$@"; do
+		timeout 0.2 arping -q -U -c 1 -I "$EXT_IF" "$ip" </dev/null >/dev/null 2>&1 &
+		pids+=($!)
+	done
+	wait "${pids[@]}" || true
 }
 
 # verb_args VERB CHECK ARG… validates each argument by an awk function body.
@@ -1554,7 +1582,7 @@ need_chain() {
 }
 
 verb_eip_add() {
-	local ip cidr pids=()
+	local ip cidr ips=()
 	make_room
 	save_args "$@"
 	run_awk "$AWK_ARGS" -v what=eip >"$TMP/eips"
@@ -1563,6 +1591,7 @@ verb_eip_add() {
 	iptables_have nat
 	need_chain HAIRPIN_SNAT
 	while read -r ip cidr; do
+		ips+=("$ip")
 		hairpin_rule -A "$ip" >&3
 		printf 'addr replace %s dev %s\n' "$cidr" "$EXT_IF" >&4
 	done <"$TMP/eips" 3>"$TMP/want" 4>"$TMP/batch"
@@ -1571,17 +1600,16 @@ verb_eip_add() {
 		[[ $GATEWAY_V4 =~ ^[0-9.]+$ ]] || fail "GATEWAY_V4 is not an IPv4 address: \"$GATEWAY_V4\""
 		printf 'route replace default via %s dev %s onlink\n' "$GATEWAY_V4" "$EXT_IF" >>"$TMP/batch"
 	fi
+	if [[ -n ${GATEWAY_V6:-} ]]; then
+		[[ $GATEWAY_V6 == *:* && $GATEWAY_V6 =~ ^[0-9A-Fa-f:.]+$ ]] || fail "GATEWAY_V6 is not an IPv6 address: \"$GATEWAY_V6\""
+		# Without IPv6, in the kernel or on the interface, no EIP is worse off.
+		local off=1
+		[[ ! -r /proc/sys/net/ipv6/conf/$EXT_IF/disable_ipv6 ]] || read -r off <"/proc/sys/net/ipv6/conf/$EXT_IF/disable_ipv6"
+		((off)) || printf 'route replace default via %s dev %s onlink\n' "$GATEWAY_V6" "$EXT_IF" >>"$TMP/batch"
+	fi
 	ip -batch "$TMP/batch" >/dev/null 2>"$TMP/error" || fail "ip refused: $(head -c 500 "$TMP/error")"
 	iptables_want nat
-	exec 9>&-
-	trap - HUP INT TERM PIPE # arping would inherit that it is not to be ended
-	# Tell the neighbours. arping sends at once and then waits a second for answers
-	# that never come to an announcement.
-	while read -r ip cidr; do
-		timeout 0.2 arping -q -U -c 1 -I "$EXT_IF" "$ip" </dev/null >/dev/null 2>&1 &
-		pids+=($!)
-	done <"$TMP/eips"
-	wait "${pids[@]}" || true
+	announce "${ips[@]}"
 }
 
 verb_eip_del() {
