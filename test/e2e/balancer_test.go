@@ -36,7 +36,7 @@ func newBalancer(ctx context.Context, replicas int, ports ...corev1.ServicePort)
 	s := cluster.NewScene(ctx)
 	b := &balancer{Scene: s, Net: s.Network(ctx, "a"), Ports: ports}
 	b.EIP = b.Net.EIP(ctx, "web")
-	s.Deployment(ctx, Workload{Name: "web", Replicas: int32(replicas), Annotations: Primary(b.Net.Name)})
+	s.Deployment(ctx, Workload{Name: "web", Replicas: int32(replicas), Annotations: Primary(b.Net.Subnet)})
 	s.Service(ctx, "web", b.EIP, ports)
 	b.Settle(ctx, replicas)
 	return b

@@ -51,7 +51,7 @@ func churnBalancer(ctx context.Context, replicas int, gated bool, ports ...corev
 
 func drainingWorkload(name string, replicas int, net *Network) Workload {
 	return Workload{
-		Name: name, Replicas: int32(replicas), Annotations: Primary(net.Name),
+		Name: name, Replicas: int32(replicas), Annotations: Primary(net.Subnet),
 		Args: []string{fmt.Sprintf("--delay-shutdown=%d", lingering)}, Grace: 2 * lingering, Probe: true,
 	}
 }
@@ -500,7 +500,7 @@ var _ = Describe("An address that another tenant's Pod gets", Lab, func() {
 	// The address is one that nobody gets by himself in these small Subnets.
 	const address = "10.1.0.77"
 	at := func(net *Network) map[string]string {
-		annotations := maps.Clone(Primary(net.Name))
+		annotations := maps.Clone(Primary(net.Subnet))
 		annotations["ovn.kubernetes.io/ip_address"] = address
 		return annotations
 	}

@@ -12,7 +12,7 @@ var _ = Describe("Distribution", func() {
 	It("is even over three backends, by TCP and by UDP, from outside and from a VPC client", func(ctx SpecContext) {
 		const connections = 300
 		b := newBalancer(ctx, 3, TCP(80), UDP(53))
-		for _, client := range []Client{b.Outside(ctx), b.ClientIn(ctx, "inside", b.Net.Name)} {
+		for _, client := range []Client{b.Outside(ctx), b.ClientIn(ctx, "inside", b.Net.Subnet)} {
 			for _, port := range b.Ports {
 				target := At(b.Addr, port)
 				WaitAnswers(ctx, client, target, Names(b.Pods)...)

@@ -59,7 +59,7 @@ func newTenant(ctx context.Context) *tenant {
 	s := cluster.NewScene(ctx)
 	b := &balancer{Scene: s, Net: s.Network(ctx, "a"), Ports: []corev1.ServicePort{TCP(80), UDP(53)}}
 	b.EIP = b.Net.EIP(ctx, "web")
-	s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(b.Net.Name)})
+	s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(b.Net.Subnet)})
 	s.Service(ctx, "web", b.EIP, b.Ports)
 	b.Pods = s.Pods(ctx, "web", 2)
 	t := &tenant{balancer: b}
@@ -80,7 +80,7 @@ func (t *tenant) owned(ctx context.Context) map[string]string {
 	api := t.KubeOvn.KubeovnV1()
 	vpc, err := api.Vpcs().Get(ctx, t.Net.Name, metav1.GetOptions{})
 	note(vpc, err)
-	subnet, err := api.Subnets().Get(ctx, t.Net.Name, metav1.GetOptions{})
+	subnet, err := api.Subnets().Get(ctx, t.Net.Subnet, metav1.GetOptions{})
 	note(subnet, err)
 	gateway, err := api.VpcNatGateways().Get(ctx, t.Net.Name, metav1.GetOptions{})
 	note(gateway, err)

@@ -29,7 +29,7 @@ var _ = Describe("Two gateways in two VPCs whose Pods have the same addresses", 
 		for _, name := range []string{"a", "b"} {
 			x := &side{net: s.Network(ctx, name)}
 			x.eip = x.net.EIP(ctx, "web")
-			s.Deployment(ctx, Workload{Name: name, Replicas: 2, Annotations: Primary(x.net.Name)})
+			s.Deployment(ctx, Workload{Name: name, Replicas: 2, Annotations: Primary(x.net.Subnet)})
 			s.Service(ctx, name, x.eip, []corev1.ServicePort{TCP(80), UDP(53)})
 			sides = append(sides, x)
 		}
@@ -37,7 +37,7 @@ var _ = Describe("Two gateways in two VPCs whose Pods have the same addresses", 
 			name := string('a' + rune(i))
 			x.addr, x.pods = s.WaitExternalIP(ctx, name), s.Pods(ctx, name, 2)
 			x.gateway = s.GatewayPod(ctx, x.net.Name)
-			x.inside = s.ClientIn(ctx, "client-"+name, x.net.Name)
+			x.inside = s.ClientIn(ctx, "client-"+name, x.net.Subnet)
 			s.WaitRules(ctx, name, Addresses(x.pods, ovn), TCP(80), UDP(53))
 			WaitAnswers(ctx, s.Outside(ctx), At(x.addr, TCP(80)), Names(x.pods)...)
 			WaitAnswers(ctx, x.inside, At(x.addr, UDP(53)), Names(x.pods)...)
@@ -80,7 +80,7 @@ var _ = Describe("Backends with two NICs", func() {
 		net := s.Network(ctx, "a")
 		eip := net.EIP(ctx, "web")
 		s.MakeAttachment(ctx, "attached")
-		s.Deployment(ctx, Workload{Name: "web", Replicas: 3, Annotations: s.Attached("attached", net.Name)})
+		s.Deployment(ctx, Workload{Name: "web", Replicas: 3, Annotations: s.Attached("attached", net.Subnet)})
 		ports := []corev1.ServicePort{TCP(80), UDP(53)}
 		s.Service(ctx, "web", eip, ports)
 		addr, pods := s.WaitExternalIP(ctx, "web"), s.Pods(ctx, "web", 3)
@@ -89,7 +89,7 @@ var _ = Describe("Backends with two NICs", func() {
 		gateway := s.GatewayPod(ctx, net.Name)
 		s.WaitHolds(ctx, gateway, addr, Masqueraded(ShareOf(addr, TCP(80), backends)), Masqueraded(ShareOf(addr, UDP(53), backends)))
 
-		for _, client := range []Client{s.Outside(ctx), s.ClientIn(ctx, "inside", net.Name)} {
+		for _, client := range []Client{s.Outside(ctx), s.ClientIn(ctx, "inside", net.Subnet)} {
 			for _, port := range ports {
 				target := At(addr, port)
 				WaitAnswers(ctx, client, target, Names(pods)...)
@@ -108,7 +108,7 @@ var _ = Describe("Backends with two NICs", func() {
 		net := s.Network(ctx, "a")
 		eip := net.EIP(ctx, "web")
 		s.MakeAttachment(ctx, "attached")
-		annotations := s.Attached("attached", net.Name)
+		annotations := s.Attached("attached", net.Subnet)
 		annotations[s.Provider("attached")+".kubernetes.io/default_route"] = "true"
 		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: annotations})
 		s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80)})

@@ -21,7 +21,7 @@ var _ = Describe("What comes late", func() {
 	It("is the EIP: the Service waits for it and is served as soon as it is ready", func(ctx SpecContext) {
 		s := cluster.NewScene(ctx)
 		net := s.Network(ctx, "a")
-		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(net.Name)})
+		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(net.Subnet)})
 		s.Service(ctx, "web", net.Name+"-web", []corev1.ServicePort{TCP(80)})
 		pods := s.Pods(ctx, "web", 2)
 		net.WaitGateway(ctx)
@@ -37,7 +37,7 @@ var _ = Describe("What comes late", func() {
 		s := cluster.NewScene(ctx)
 		net := s.NetworkWithoutGateway(ctx, "a")
 		eip := net.EIP(ctx, "web")
-		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(net.Name)})
+		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(net.Subnet)})
 		s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80)})
 		pods := s.Pods(ctx, "web", 2)
 		Wait(ctx, func(ctx context.Context) string { return ReadyReason(s.GetService(ctx, "web")) }).
@@ -55,7 +55,7 @@ var _ = Describe("What comes late", func() {
 		net := s.Network(ctx, "a")
 		eip := net.EIP(ctx, "web")
 		s.MakeAttachment(ctx, "attached")
-		annotations := s.Attached("attached", net.Name)
+		annotations := s.Attached("attached", net.Subnet)
 		annotations[fabric.AnnotationHoldNIC] = s.Provider("attached")
 		s.StartPod(ctx, Workload{Name: "web", Annotations: annotations})
 		s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80)})

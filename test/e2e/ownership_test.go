@@ -33,7 +33,7 @@ type contest struct {
 func newContest(ctx context.Context) *contest {
 	GinkgoHelper()
 	b := newBalancer(ctx, 1, TCP(80))
-	b.Pod(ctx, Workload{Name: "other", Annotations: Primary(b.Net.Name)})
+	b.Pod(ctx, Workload{Name: "other", Annotations: Primary(b.Net.Subnet)})
 	return &contest{balancer: b, Web: b.Pods[0].Name, Other: "other"}
 }
 

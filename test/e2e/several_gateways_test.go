@@ -59,7 +59,7 @@ func newSeveral(ctx context.Context, clients int, affinity corev1.ServiceAffinit
 	GinkgoHelper()
 	s := &several{Scene: cluster.NewScene(ctx)}
 	s.net = s.NetworkWithoutGateway(ctx, "a")
-	s.Deployment(ctx, Workload{Name: "web", Replicas: 3, Annotations: Primary(s.net.Name)})
+	s.Deployment(ctx, Workload{Name: "web", Replicas: 3, Annotations: Primary(s.net.Subnet)})
 	s.pods = s.net.MakeSeveral(ctx, 3)
 	s.eip = s.net.EIP(ctx, "web")
 	s.Service(ctx, "web", s.eip, []corev1.ServicePort{TCP(80)}, func(service *corev1.Service) {
@@ -208,7 +208,7 @@ var _ = Describe("A gateway of three pods", Serial, Lab, func() {
 		for i := range s.pods {
 			s.WaitHolds(ctx, &s.pods[i], s.addr, s.share(ctx, 80))
 		}
-		inside := s.ClientIn(ctx, "inside", s.net.Name)
+		inside := s.ClientIn(ctx, "inside", s.net.Subnet)
 		WaitAnswers(ctx, s.Outside(ctx), At(s.addr, TCP(80)), Names(s.Pods(ctx, "web", 3))...)
 		WaitAnswers(ctx, inside, At(s.addr, TCP(80)), Names(s.Pods(ctx, "web", 3))...)
 		AskAll(ctx, inside, At(s.addr, TCP(80)), 30)

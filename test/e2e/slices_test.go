@@ -71,7 +71,7 @@ var _ = Describe("EndpointSlices", func() {
 		})
 		b.WaitRules(ctx, "early", b.Backends(), ports...)
 
-		pod := b.Pod(ctx, Workload{Name: "early", Annotations: Primary(b.Net.Name)})
+		pod := b.Pod(ctx, Workload{Name: "early", Annotations: Primary(b.Net.Subnet)})
 		b.WaitRules(ctx, "early", append(b.Backends(), Address(pod, ovn)), ports...)
 		WaitAnswers(ctx, b.Outside(ctx), At(b.Addr, TCP(81)), "early", b.Pods[0].Name)
 	})

@@ -43,7 +43,7 @@ var _ = Describe("A Service that is not served", func() {
 		eip := net.Name + "-web"
 		sctp := TCP(132)
 		sctp.Protocol, sctp.Name = corev1.ProtocolSCTP, "sctp"
-		s.StartPod(ctx, Workload{Name: "far", App: "web", Annotations: Primary(far.Name)})
+		s.StartPod(ctx, Workload{Name: "far", App: "web", Annotations: Primary(far.Subnet)})
 		s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80), sctp})
 
 		By("no EIP")
@@ -67,7 +67,7 @@ var _ = Describe("A Service that is not served", func() {
 		}).Should(ContainSubstring(`"far"`))
 		s.WaitEvents(ctx, "web", lbservice.EventBackendSkipped, "Pod far is no backend")
 		By("a backend")
-		s.StartPod(ctx, Workload{Name: "near", App: "web", Annotations: Primary(net.Name)})
+		s.StartPod(ctx, Workload{Name: "near", App: "web", Annotations: Primary(net.Subnet)})
 		s.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
 		condition := Condition(s.GetService(ctx, "web"), lbservice.ConditionReady)
 		Expect(condition.Status).To(Equal(metav1.ConditionTrue))

@@ -95,7 +95,7 @@ var _ = Describe("The two ways in", Serial, Lab, func() {
 			net := s.Network(ctx, "a")
 			eip := net.EIP(ctx, "web")
 			s.MakeAttachment(ctx, attached)
-			s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: s.Attached(attached, net.Name)})
+			s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: s.Attached(attached, net.Subnet)})
 			s.Service(ctx, "web", eip, []corev1.ServicePort{TCP(80)})
 			addr, pods := s.WaitExternalIP(ctx, "web"), s.Pods(ctx, "web", 2)
 			to := At(addr, TCP(80))
@@ -108,7 +108,7 @@ var _ = Describe("The two ways in", Serial, Lab, func() {
 				nic    string
 			}{
 				{s.Outside(ctx), attached},
-				{s.ClientIn(ctx, "in-vpc", net.Name), attached},
+				{s.ClientIn(ctx, "in-vpc", net.Subnet), attached},
 				{s.Node(), primary},
 				{s.ClientIn(ctx, "in-default-vpc", DefaultSubnet), primary},
 			} {
@@ -157,9 +157,9 @@ var _ = Describe("The client's address", func() {
 	It("is kept where answers come back by themselves, and as the Service says", func(ctx SpecContext) {
 		b := newBalancer(ctx, 1, TCP(80))
 		b.MakeAttachment(ctx, attached)
-		b.Pod(ctx, Workload{Name: "dual", Annotations: b.Attached(attached, b.Net.Name)})
+		b.Pod(ctx, Workload{Name: "dual", Annotations: b.Attached(attached, b.Net.Subnet)})
 		b.Service(ctx, "dual", b.EIP, []corev1.ServicePort{TCP(81)})
-		outside, inside := b.Outside(ctx), b.ClientIn(ctx, "inside", b.Net.Name)
+		outside, inside := b.Outside(ctx), b.ClientIn(ctx, "inside", b.Net.Subnet)
 		single, dual := At(b.Addr, TCP(80)), At(b.Addr, TCP(81))
 		WaitAnswers(ctx, outside, dual, "dual")
 		own := []netip.Addr{clientAddress}
@@ -195,7 +195,7 @@ var _ = Describe("The client's address", func() {
 	It("is a backend's own, or not, and it reaches the Service all the same, itself included", func(ctx SpecContext) {
 		b := newBalancer(ctx, 2, TCP(80), UDP(53))
 		b.MakeAttachment(ctx, attached)
-		annotations := b.Attached(attached, b.Net.Name)
+		annotations := b.Attached(attached, b.Net.Subnet)
 		annotations[b.Provider(attached)+".kubernetes.io/default_route"] = "true"
 		b.Deployment(ctx, Workload{Name: "dual", Replicas: 2, Annotations: annotations})
 		b.Service(ctx, "dual", b.EIP, []corev1.ServicePort{TCP(81)})

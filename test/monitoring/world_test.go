@@ -329,7 +329,7 @@ func service(name string) *corev1.Service {
 func pod(name, address string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: name, UID: types.UID(name), Annotations: map[string]string{
-			"ovn.kubernetes.io/logical_switch": "demo", "ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/ip_address": address,
+			"ovn.kubernetes.io/logical_switch": "demo-net", "ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/ip_address": address,
 		}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address},
 	}
@@ -375,10 +375,10 @@ func createOvnObjects(ctx context.Context, client *ovnfake.Clientset) error {
 	subnet := func(name, cidr, gateway, vpc string) *kubeovnv1.Subnet {
 		return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{CIDRBlock: cidr, Gateway: gateway, Vpc: vpc, Provider: "ovn"}}
 	}
-	_, err1 := v1.Subnets().Create(ctx, subnet("demo", "10.1.0.0/24", "10.1.0.1", "demo"), opts)
+	_, err1 := v1.Subnets().Create(ctx, subnet("demo-net", "10.1.0.0/24", "10.1.0.1", "demo"), opts)
 	_, err2 := v1.Subnets().Create(ctx, subnet(sharenat.DefaultExternalSubnet, "203.0.113.0/24", "203.0.113.1", ""), opts)
 	_, err3 := v1.VpcNatGateways().Create(ctx, &kubeovnv1.VpcNatGateway{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo", UID: "demo"}, Spec: kubeovnv1.VpcNatGatewaySpec{Vpc: "demo", Subnet: "demo", LanIP: "10.1.0.254"},
+		ObjectMeta: metav1.ObjectMeta{Name: "demo", UID: "demo"}, Spec: kubeovnv1.VpcNatGatewaySpec{Vpc: "demo", Subnet: "demo-net", LanIP: "10.1.0.254"},
 	}, opts)
 	_, err4 := v1.IptablesEIPs().Create(ctx, &kubeovnv1.IptablesEIP{ObjectMeta: metav1.ObjectMeta{Name: "demo"}, Spec: kubeovnv1.IptablesEIPSpec{NatGwDp: "demo"}}, opts)
 	_, err5 := v1.IptablesDnatRules().Create(ctx, dnatRule("by-hand", "81"), opts)

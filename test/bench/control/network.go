@@ -85,7 +85,7 @@ func (p *place) makeNetwork(ctx context.Context, name string) (*network, error) 
 		return nil, err
 	}
 	if _, err := ovn.Subnets().Create(ctx, &kubeovnv1.Subnet{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: n.subnet()},
 		Spec: kubeovnv1.SubnetSpec{
 			Vpc: name, Provider: n.provider(), Protocol: "IPv4", CIDRBlock: vpcPrefix.String(), Gateway: vpcRouter.String(),
 			ExcludeIps: []string{vpcRouter.String(), gatewayAddress.String(), inVPC(0).String() + ".." + nth(vpcPrefix.Addr(), 0xfffe).String()},
@@ -111,6 +111,9 @@ func (p *place) makeNetwork(ctx context.Context, name string) (*network, error) 
 
 func (n *network) provider() string { return "net." + n.name + ".ovn" }
 
+// subnet is the Subnet's name, which may not be the VPC's.
+func (n *network) subnet() string { return n.name + "-net" }
+
 func (n *network) makeAttachment(ctx context.Context) error {
 	resource := schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 	_, err := n.dynamic.Resource(resource).Namespace(n.name).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
@@ -126,7 +129,7 @@ func (n *network) makeGateway(ctx context.Context, name string, lan netip.Addr) 
 	_, err := n.ovn.KubeovnV1().VpcNatGateways().Create(ctx, &kubeovnv1.VpcNatGateway{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: kubeovnv1.VpcNatGatewaySpec{
-			Vpc: n.name, Subnet: n.name, LanIP: lan.String(), ExternalSubnets: []string{sharenat.DefaultExternalSubnet}, Replicas: 1,
+			Vpc: n.name, Subnet: n.subnet(), LanIP: lan.String(), ExternalSubnets: []string{sharenat.DefaultExternalSubnet}, Replicas: 1,
 			// The gateway's primary NIC is in the VPC.
 			Annotations: map[string]string{},
 		},
@@ -171,7 +174,7 @@ func (n *network) makeBackend(ctx context.Context) error {
 	if _, err = pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "backend", Annotations: map[string]string{
 			"k8s.v1.cni.cncf.io/networks":                  n.name + "/net",
-			n.provider() + ".kubernetes.io/logical_switch": n.name,
+			n.provider() + ".kubernetes.io/logical_switch": n.subnet(),
 		}},
 		Spec: corev1.PodSpec{
 			Containers:                   []corev1.Container{{Name: "pause", Image: agnhost, Args: []string{"pause"}}},

@@ -24,11 +24,13 @@ var (
 	lanAddress = netip.MustParseAddr("10.1.0.254")
 )
 
-// Network is a VPC with one Subnet and a NAT gateway, whose names are the same.
+// Network is a VPC with one Subnet and a NAT gateway.
 type Network struct {
 	s *Scene
-	// Name is the VPC's, the Subnet's and the gateway's.
+	// Name is the VPC's and the gateway's.
 	Name string
+	// Subnet is the Subnet's name: Kube-OVN takes no Subnet with the name of a VPC.
+	Subnet string
 	// Prefix is the Subnet's, LanIP the gateway's address in it.
 	Prefix netip.Prefix
 	LanIP  netip.Addr
@@ -45,7 +47,8 @@ func (s *Scene) Network(ctx context.Context, suffix string) *Network {
 // NetworkWithoutGateway makes a VPC with a Subnet.
 func (s *Scene) NetworkWithoutGateway(ctx context.Context, suffix string) *Network {
 	GinkgoHelper()
-	n := &Network{s: s, Name: s.Name + "-" + suffix, Prefix: vpcPrefix, LanIP: lanAddress}
+	name := s.Name + "-" + suffix
+	n := &Network{s: s, Name: name, Subnet: name + "-net", Prefix: vpcPrefix, LanIP: lanAddress}
 	vpcs := s.KubeOvn.KubeovnV1().Vpcs()
 	_, err := vpcs.Create(ctx, &kubeovnv1.Vpc{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name},
@@ -56,19 +59,23 @@ func (s *Scene) NetworkWithoutGateway(ctx context.Context, suffix string) *Netwo
 	}, metav1.CreateOptions{})
 	must(err, "create VPC %s", n.Name)
 	s.track("VPC "+n.Name, deletion(vpcs, n.Name), nil)
-	s.MakeSubnet(ctx, n.Name, n.Name, n.Prefix, vpcGateway)
+	s.MakeSubnet(ctx, n.Subnet, n.Name, n.Prefix, vpcGateway)
 	return n
 }
 
-// MakeSubnet makes a Subnet of a VPC.
+// MakeSubnet makes a Subnet of a VPC. The NAT gateway's address is kept free where it is the Subnet's.
 func (s *Scene) MakeSubnet(ctx context.Context, name, vpc string, prefix netip.Prefix, gateway netip.Addr) {
 	GinkgoHelper()
 	subnets := s.KubeOvn.KubeovnV1().Subnets()
+	exclude := []string{gateway.String()}
+	if prefix.Contains(lanAddress) {
+		exclude = append(exclude, lanAddress.String())
+	}
 	_, err := subnets.Create(ctx, &kubeovnv1.Subnet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: kubeovnv1.SubnetSpec{
 			Vpc: vpc, Provider: "ovn", Protocol: "IPv4", CIDRBlock: prefix.String(), Gateway: gateway.String(),
-			ExcludeIps: []string{gateway.String(), lanAddress.String()},
+			ExcludeIps: exclude,
 		},
 	}, metav1.CreateOptions{})
 	must(err, "create Subnet %s", name)
@@ -82,7 +89,7 @@ func (n *Network) MakeGateway(ctx context.Context, replicas int32) {
 	gateway := &kubeovnv1.VpcNatGateway{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name},
 		Spec: kubeovnv1.VpcNatGatewaySpec{
-			Vpc: n.Name, Subnet: n.Name, LanIP: n.LanIP.String(), ExternalSubnets: []string{ExternalSubnet}, Replicas: replicas,
+			Vpc: n.Name, Subnet: n.Subnet, LanIP: n.LanIP.String(), ExternalSubnets: []string{ExternalSubnet}, Replicas: replicas,
 		},
 	}
 	_, err := gateways.Create(ctx, gateway, metav1.CreateOptions{})
