@@ -26,7 +26,7 @@ func (f *Fabric) Resolve(pod *corev1.Pod) (Resolution, error) {
 	if err != nil {
 		return Resolution{}, err
 	}
-	subnets, vpcs, _ := f.view() // one bad Subnet does not hold up the Pods of others
+	subnets, vpcs, refused, _ := f.view() // one bad Subnet does not hold up the Pods of others
 	before := f.ipam.Changes()
 	found, waiting := chooseSubnets(pod, attachments, subnets, vpcs)
 	resolution, err := assign(pod, found, f.ipam)
@@ -34,6 +34,11 @@ func (f *Fabric) Resolve(pod *corev1.Pod) (Resolution, error) {
 		return Resolution{}, err
 	}
 	for name, reason := range waiting {
+		for _, r := range refused {
+			if reason == noSubnet(r.object.GetName()) {
+				reason += ", since stock Kube-OVN refuses it: " + r.why
+			}
+		}
 		resolution.Waiting[name] = reason
 	}
 	placeDefaultRoute(pod, resolution.NICs)

@@ -30,6 +30,8 @@ var (
 	subnetResource = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "subnets"}
 	vpcResource    = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "vpcs"}
 	eipResource    = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "iptables-eips"}
+	gwResource     = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "vpc-nat-gateways"}
+	ruleResource   = schema.GroupVersionResource{Group: "kubeovn.io", Version: "v1", Resource: "iptables-dnat-rules"}
 )
 
 // Join is the network between the node and the default VPC's router.
@@ -96,8 +98,14 @@ type Fabric struct {
 	nodeRules string
 	reserved  map[netip.Addr]string
 
-	subnets, vpcs, eips cache.SharedIndexInformer
-	dirty               chan struct{}
+	subnets, vpcs, eips, gateways, rules cache.SharedIndexInformer
+
+	admittedMu sync.Mutex
+	admitted   admitted
+	// told has the reasons that were told, of each object that is refused. Only Run's goroutine touches it.
+	told map[string]string
+
+	dirty chan struct{}
 	// whole is the plan that stands completely; nil while something is missing. Only Run's goroutine touches it.
 	whole *topology
 
@@ -113,6 +121,7 @@ func New(ctx context.Context, config Config) (*Fabric, error) {
 		config: config, clients: map[string]*space{}, routers: map[string]*space{},
 		applied:  topology{Bridges: map[string]string{}, Legs: map[string]leg{}, Routers: map[string][]Route{}},
 		attached: map[string]map[string]NIC{}, reserved: map[netip.Addr]string{},
+		admitted: newAdmitted(), told: map[string]string{},
 		dirty: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	f.ipam = NewIPAM(f.reservedBy)
@@ -130,25 +139,8 @@ func (f *Fabric) Run(ctx context.Context) error {
 	if err := f.awaitKinds(ctx); err != nil {
 		return err
 	}
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(f.config.Client, 0)
-	f.mu.Lock()
-	f.subnets = factory.ForResource(subnetResource).Informer()
-	f.vpcs = factory.ForResource(vpcResource).Informer()
-	f.eips = factory.ForResource(eipResource).Informer()
-	f.mu.Unlock()
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { f.poke() },
-		UpdateFunc: func(any, any) { f.poke() },
-		DeleteFunc: func(any) { f.poke() },
-	}
-	for _, informer := range []cache.SharedIndexInformer{f.subnets, f.vpcs} {
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-	}
-	factory.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), f.subnets.HasSynced, f.vpcs.HasSynced) {
-		return ctx.Err()
+	if err := f.watch(ctx); err != nil {
+		return err
 	}
 	logger := klog.FromContext(ctx)
 	f.poke()
@@ -167,10 +159,50 @@ func (f *Fabric) Run(ctx context.Context) error {
 	}
 }
 
+// watch starts the informers, and waits for those whose objects the fabric is made of.
+func (f *Fabric) watch(ctx context.Context) error {
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(f.config.Client, 0)
+	// What a controller makes of Services, thousands perhaps, need not be told to anybody.
+	byHand := dynamicinformer.NewFilteredDynamicInformer(f.config.Client, ruleResource, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(options *metav1.ListOptions) { options.LabelSelector = "!ovn.kubernetes.io/nftable-lb-svc-name" }).Informer()
+	f.mu.Lock()
+	f.subnets = factory.ForResource(subnetResource).Informer()
+	f.vpcs = factory.ForResource(vpcResource).Informer()
+	f.eips = factory.ForResource(eipResource).Informer()
+	f.gateways, f.rules = factory.ForResource(gwResource).Informer(), byHand
+	f.mu.Unlock()
+	always := func(any, any) bool { return true }
+	wished := func(old, object any) bool {
+		return old.(*unstructured.Unstructured).GetGeneration() != object.(*unstructured.Unstructured).GetGeneration()
+	}
+	for informer, matters := range map[cache.SharedIndexInformer]func(old, object any) bool{
+		f.subnets: always, f.vpcs: always, f.eips: wished, f.gateways: wished, f.rules: wished,
+	} {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { f.poke() },
+			UpdateFunc: func(old, object any) {
+				if matters(old, object) {
+					f.poke()
+				}
+			},
+			DeleteFunc: func(any) { f.poke() },
+		})
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+	}
+	factory.Start(ctx.Done())
+	go byHand.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), f.subnets.HasSynced, f.vpcs.HasSynced) {
+		return ctx.Err()
+	}
+	return nil
+}
+
 // awaitKinds waits until the API server knows what the fabric is made of: somebody may yet have to install it. Informers would
 // ask less and less often.
 func (f *Fabric) awaitKinds(ctx context.Context) error {
-	for _, resource := range []schema.GroupVersionResource{subnetResource, vpcResource, eipResource} {
+	for _, resource := range []schema.GroupVersionResource{subnetResource, vpcResource, eipResource, gwResource, ruleResource} {
 		err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			_, err := f.config.Client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 			return err == nil, nil
@@ -203,24 +235,29 @@ func (f *Fabric) broadcast() {
 	f.changed = make(chan struct{})
 }
 
-func (f *Fabric) view() (subnets []*Subnet, vpcs []*VPC, err error) {
+// view gives what stock Kube-OVN would have processed by now, and what it refuses.
+func (f *Fabric) view() (subnets []*Subnet, vpcs []*VPC, refused []refusal, err error) {
 	f.mu.Lock()
 	subnetInformer, vpcInformer := f.subnets, f.vpcs
 	f.mu.Unlock()
 	if subnetInformer == nil {
-		return nil, nil, nil
+		return nil, nil, nil, nil
 	}
+	f.admittedMu.Lock()
+	defer f.admittedMu.Unlock()
 	var errs []error
-	for _, item := range subnetInformer.GetStore().List() {
-		subnet, err := subnetFrom(item.(*unstructured.Unstructured))
+	refused, err = f.admitted.update(objectsOf(vpcInformer), objectsOf(subnetInformer))
+	errs = append(errs, err)
+	for _, raw := range f.admitted.subnets {
+		subnet, err := subnetFrom(raw)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		subnets = append(subnets, subnet)
 	}
-	for _, item := range vpcInformer.GetStore().List() {
-		vpc, err := vpcFrom(item.(*unstructured.Unstructured))
+	for _, raw := range f.admitted.vpcs {
+		vpc, err := vpcFrom(raw)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -229,12 +266,21 @@ func (f *Fabric) view() (subnets []*Subnet, vpcs []*VPC, err error) {
 	}
 	slices.SortFunc(subnets, func(a, b *Subnet) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(vpcs, func(a, b *VPC) int { return strings.Compare(a.Name, b.Name) })
-	return subnets, vpcs, errors.Join(errs...)
+	return subnets, vpcs, refused, errors.Join(errs...)
+}
+
+func objectsOf(informer cache.SharedIndexInformer) []*unstructured.Unstructured {
+	items := informer.GetStore().List()
+	objects := make([]*unstructured.Unstructured, 0, len(items))
+	for _, item := range items {
+		objects = append(objects, item.(*unstructured.Unstructured))
+	}
+	return objects
 }
 
 func (f *Fabric) sync(ctx context.Context) error {
-	subnets, vpcs, err := f.view()
-	errs := []error{err, f.bootstrap(ctx)}
+	subnets, vpcs, refused, err := f.view()
+	errs := []error{err, f.bootstrap(ctx), f.tell(ctx, append(refused, f.doomed()...))}
 	plan := planTopology(f.config.External.Prefix, subnets, vpcs)
 	// Most passes are here for the Subnets' usage only.
 	if f.whole == nil || !reflect.DeepEqual(*f.whole, plan) {
@@ -319,9 +365,13 @@ func (f *Fabric) writeSubnet(ctx context.Context, subnet *Subnet) error {
 		}
 		available[is6] = free(subnet, prefix) - using[is6]
 	}
-	return f.patchStatus(ctx, subnetResource, object, map[string]any{
+	status := map[string]any{
 		"v4usingIPs": using[false], "v4availableIPs": available[false], "v6usingIPs": using[true], "v6availableIPs": available[true],
-	})
+	}
+	if _, refused := f.told[identify(object)]; !refused {
+		status["conditions"] = conditions(object, "")
+	}
+	return f.patchStatus(ctx, subnetResource, object, status)
 }
 
 // free counts the prefix's addresses that a Pod may have. Exclusions that overlap are counted twice: close enough.

@@ -21,4 +21,8 @@
 //
 // Topology is level-triggered: the informers' Subnets and Vpcs are planned into bridges, legs and routes (pure), and the
 // difference to what stands is applied.
+//
+// What stock Kube-OVN refuses is not processed here either (package stockrules): neither router nor bridge comes of it, and
+// its Pods wait. The log, an event, and a Subnet's conditions say why. They also say it of gateways, EIPs and rules made by
+// hand, which others process.
 package fabric

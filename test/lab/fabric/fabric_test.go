@@ -125,14 +125,12 @@ func (b bed) ask(from, to string) string {
 }
 
 func TestReachability(t *testing.T) {
-	begin := time.Now()
-	f, err := New(t.Context(), Config{})
+	f, err := sharedFabric()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("external network and node: %v", time.Since(begin).Round(time.Millisecond))
 	b := bed{Fabric: f, t: t}
-	begin = time.Now()
+	begin := time.Now()
 	if err := f.apply(t.Context(), planTopology(f.config.External.Prefix, testSubnets, testVPCs)); err != nil {
 		t.Fatal(err)
 	}

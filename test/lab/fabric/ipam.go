@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
 // Owner is who holds an address: one NIC of one Pod.
@@ -152,11 +154,7 @@ func (m *IPAM) reservedIn(subnet *Subnet, addr netip.Addr) (string, bool) {
 
 // hosts gives the first and last address a host may have: not the network's own nor the broadcast address.
 func hosts(prefix netip.Prefix) (first, last netip.Addr) {
-	bytes := prefix.Addr().AsSlice()
-	for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	first, last = prefix.Addr(), addrFrom(bytes)
+	first, last = prefix.Addr(), stockrules.Last(prefix)
 	if prefix.Addr().BitLen()-prefix.Bits() > 1 {
 		first = first.Next()
 		if first.Is4() {
@@ -164,11 +162,6 @@ func hosts(prefix netip.Prefix) (first, last netip.Addr) {
 		}
 	}
 	return first, last
-}
-
-func addrFrom(bytes []byte) netip.Addr {
-	addr, _ := netip.AddrFromSlice(bytes)
-	return addr
 }
 
 // Release takes back whatever the Pod holds.

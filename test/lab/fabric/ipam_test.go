@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
 func addrs(texts ...string) []netip.Addr {
@@ -21,7 +23,7 @@ func addrs(texts ...string) []netip.Addr {
 func excluding(t *testing.T, subnet *Subnet, ranges ...string) *Subnet {
 	t.Helper()
 	for _, text := range ranges {
-		excluded, err := parseRange(text)
+		excluded, err := stockrules.ParseRange(text)
 		if err != nil {
 			t.Fatal(err)
 		}

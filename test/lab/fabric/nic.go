@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
 const (
@@ -122,7 +124,7 @@ func parseSelections(text, namespace string) ([]networkSelection, error) {
 		return selections, nil
 	}
 	var selections []networkSelection
-	for _, item := range splitList(text) {
+	for _, item := range stockrules.SplitList(text) {
 		selection, err := parseSelection(item, namespace)
 		if err != nil {
 			return nil, err
@@ -182,7 +184,7 @@ type chosen struct {
 
 // chooseSubnets finds each attachment's Subnet and provider. Pure. What has none yet is in waiting.
 func chooseSubnets(pod *corev1.Pod, attachments []Attachment, subnets []*Subnet, vpcs []*VPC) (found []chosen, waiting map[string]string) {
-	held := sets.New(splitList(pod.Annotations[AnnotationHoldNIC])...)
+	held := sets.New(stockrules.SplitList(pod.Annotations[AnnotationHoldNIC])...)
 	waiting = map[string]string{}
 	for i, a := range attachments {
 		if held.HasAny(a.Providers...) {
@@ -213,7 +215,7 @@ func chooseSubnet(pod *corev1.Pod, a Attachment, subnets []*Subnet) (chosen, str
 		}
 		subnet := findSubnet(subnets, func(s *Subnet) bool { return s.Name == name })
 		if subnet == nil {
-			return chosen{}, "no subnet " + name
+			return chosen{}, noSubnet(name)
 		}
 		// An IPAM-only Subnet under a provider with the ovn suffix: the annotation decides, the Subnet's kind follows.
 		return chosen{Attachment: a, Provider: a.Providers[i], Subnet: subnet}, ""
@@ -228,6 +230,8 @@ func chooseSubnet(pod *corev1.Pod, a Attachment, subnets []*Subnet) (chosen, str
 	}
 	return chosen{}, ""
 }
+
+func noSubnet(name string) string { return "no subnet " + name }
 
 func chooseByNamespace(pod *corev1.Pod, a Attachment, subnets []*Subnet, vpcs []*VPC) (chosen, string) {
 	primary := func(s *Subnet) bool { return s.Provider == a.SubnetProviders[0] }
@@ -314,7 +318,7 @@ func parseRoutes(text string) ([]Route, error) {
 		}
 		dst := anywhere(via)
 		if item.Dst != "" {
-			if dst, err = parsePrefixOrAddr(item.Dst); err != nil {
+			if dst, err = stockrules.ParsePrefixOrAddr(item.Dst); err != nil {
 				return nil, err
 			}
 		}
