@@ -16,6 +16,10 @@
 # NAMESPACE               where everything goes (kube-system)
 # REGISTRY, VERSION       where the images are from, and their tag (docker.io/kubeovn, v0.1.0)
 # REPLICAS                how many controllers run, and how many webhooks (2)
+# STOCK_SERVES            does Kube-OVN's own controller serve these Services, where its flags leave that open: yes, no, or
+#                         auto, which takes one newer than v1.17 to do so (auto)
+# NAT_GW_HANDLER_ABILITIES  what the gateways' handler beside can do: auto looks at Kube-OVN's Deployment and CRD; or a list
+#                         of affinity, live-affinity, source-ranges, masquerade, every-pod; none, all (auto)
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -26,9 +30,12 @@ NAMESPACE=${NAMESPACE:-kube-system}
 REGISTRY=${REGISTRY:-docker.io/kubeovn}
 VERSION=${VERSION:-v0.1.0}
 REPLICAS=${REPLICAS:-2}
+STOCK_SERVES=${STOCK_SERVES:-auto}
+NAT_GW_HANDLER_ABILITIES=${NAT_GW_HANDLER_ABILITIES:-auto}
 
 readonly name=kube-ovn-nftable-lb crd=iptables-dnat-rules.kubeovn.io manager=install.sh
 readonly owner=ovn.kubernetes.io/nftable-lb-svc-name
+readonly tagged=':(v?([0-9]+)\.([0-9]+)\.[0-9]+[^:/]*)$' # an image whose tag is a version
 dry_run=
 
 say() { printf '%s\n' "$*"; }
@@ -3625,6 +3632,8 @@ spec:
             - --enable-nftable-lb-svc=true
             - --enable-nat-gw-handler=false
             - --nftable-lb-svc-require-eip-grant=false
+            - --stock-serves=auto
+            - --nat-gw-handler-abilities=all
             - --leader-elect-resource-name=kube-ovn-nftable-lb
             - --pprof-port=10660
             - --logging-format=text
@@ -3888,6 +3897,7 @@ spec:
             - --enable-nftable-lb-svc=true
             - --enable-nat-gw-handler=true
             - --nftable-lb-svc-require-eip-grant=false
+            - --stock-serves=auto
             - --leader-elect-resource-name=kube-ovn-controller
             - --pprof-port=10660
             - --logging-format=text
@@ -4139,6 +4149,7 @@ spec:
             - --enable-nftable-lb-svc=false
             - --enable-nat-gw-handler=true
             - --nftable-lb-svc-require-eip-grant=false
+            - --stock-serves=auto
             - --leader-elect-resource-name=kube-ovn-controller
             - --pprof-port=10660
             - --logging-format=text
@@ -5165,11 +5176,14 @@ EOF
 
 # fill puts the settings into objects.
 fill() {
+  local abilities="s|\(--nat-gw-handler-abilities\)=all|\1=$NAT_GW_HANDLER_ABILITIES|"
+  if [[ $NAT_GW_HANDLER_ABILITIES == auto ]]; then abilities='/--nat-gw-handler-abilities=/d'; fi
   sed -e "s|install-sh-namespace|$NAMESPACE|g" -e "s|install-sh-registry|$REGISTRY|g" -e "s|install-sh-tag|$VERSION|g" \
-    -e "s|^  replicas: 9\$|  replicas: $REPLICAS|"
+    -e "s|^  replicas: 9\$|  replicas: $REPLICAS|" -e "s|\(--stock-serves\)=auto|\1=$STOCK_SERVES|" -e "$abilities"
 }
 
 check_settings() {
+  local ability='(affinity|live-affinity|source-ranges|masquerade|every-pod)'
   case $ENABLE_NFTABLE_LB_SVC in true | false) ;; *) die "ENABLE_NFTABLE_LB_SVC is true or false, not \"$ENABLE_NFTABLE_LB_SVC\"" ;; esac
   case $ENABLE_WEBHOOK in true | false) ;; *) die "ENABLE_WEBHOOK is true or false, not \"$ENABLE_WEBHOOK\"" ;; esac
   case $MODE in auto | beside | alone) ;; *) die "MODE is auto, beside or alone, not \"$MODE\"" ;; esac
@@ -5177,6 +5191,9 @@ check_settings() {
   [[ $REGISTRY =~ ^[A-Za-z0-9._:/-]+$ ]] || die "REGISTRY is no registry: \"$REGISTRY\""
   [[ $VERSION =~ ^[A-Za-z0-9._-]+$ ]] || die "VERSION is no tag: \"$VERSION\""
   [[ $REPLICAS =~ ^[1-9]$ ]] || die "REPLICAS is a number from 1 to 9, not \"$REPLICAS\""
+  case $STOCK_SERVES in auto | yes | no) ;; *) die "STOCK_SERVES is auto, yes or no, not \"$STOCK_SERVES\"" ;; esac
+  [[ $NAT_GW_HANDLER_ABILITIES =~ ^(auto|none|all|$ability(,$ability)*)$ ]] ||
+    die "NAT_GW_HANDLER_ABILITIES is auto, none, all, or a list of ${ability//[()]/}, not \"$NAT_GW_HANDLER_ABILITIES\""
 }
 
 check_access() {
@@ -5212,12 +5229,33 @@ find_mode() {
   fi
 }
 
+# claim IMAGE ARG… says why a kube-ovn-controller of Kube-OVN's serves the same Services, or may, and how to end that; nothing
+# where it does not. Its own flags count most, then STOCK_SERVES, then its version. The rule is the controller's own.
+claim() {
+  local off='=(0|f|F|false|False|FALSE)$' image=${1%%@*} arg said='' lb=''
+  for arg in "${@:2}"; do
+    if [[ $arg =~ ^--?enable-nftable-lb-svc(=.*)?$ ]]; then said=$arg; fi
+    if [[ $arg =~ ^--?enable-lb(=.*)?$ ]]; then lb=$arg; fi
+  done
+  if [[ $lb =~ $off ]]; then return; fi
+  if [[ -z $said && $STOCK_SERVES == yes ]]; then said=STOCK_SERVES=yes; fi
+  if [[ -n $said && ! $said =~ $off ]]; then
+    say "serves the same Services already ($said): switch it off there with --enable-nftable-lb-svc=false," \
+      "or here with ENABLE_NFTABLE_LB_SVC=false"
+  elif [[ -z $said && $STOCK_SERVES == auto && $image =~ $tagged ]] && newer "${BASH_REMATCH[@]:2}" 17; then
+    say "may serve the same Services (${BASH_REMATCH[1]} is newer than v1.17: releases after it may serve them by default," \
+      "and nothing says whether this one does): set --enable-nftable-lb-svc=false there, or STOCK_SERVES=no here"
+  fi
+}
+
+# newer MAJOR MINOR THAN: it is a version after 1.THAN.
+newer() { ((10#$1 > 1 || 10#$1 == 1 && 10#$2 > $3)); }
+
 # guard stops where what is installed could not work: beside no Kube-OVN, or one whose gateways do not know share rules,
-# before v1.17; and where a kube-ovn-controller that is there serves the same Services: told to by its flag, or by default,
-# which it does after v1.17.
+# before v1.17; and where a kube-ovn-controller that is there serves the same Services, or may.
 guard() {
-  local namespace said image version at args
-  local off='=(0|f|F|false|False|FALSE)$'
+  local namespace image at text why
+  local -a args
   [[ $ENABLE_NFTABLE_LB_SVC == true ]] || return 0
   [[ $MODE == alone ]] || kubectl get crd "$crd" >/dev/null 2>&1 ||
     die "there is no CRD $crd: install Kube-OVN first, or set MODE=alone"
@@ -5230,19 +5268,13 @@ guard() {
       at='.spec.template.spec.containers[0]'
       image=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={$at.image}")
     fi
-    args=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={range $at.command[*]}{@}{\"\\n\"}{end}{range $at.args[*]}{@}{\"\\n\"}{end}")
-    said=$(grep -E '^--?enable-nftable-lb-svc(=.*)?$' <<<"$args" | tail -n 1) || true
-    version=$(sed -nE 's|^.*:v?([0-9]+)\.([0-9]+)\.[0-9]+[^:/]*$|\1 \2|p' <<<"${image%%@*}")
-    if [[ -n $version ]]; then
-      # shellcheck disable=SC2086  # two numbers
-      set -- $version
-      (($1 > 1 || $1 == 1 && $2 >= 17)) ||
-        die "Deployment $namespace/kube-ovn-controller is of Kube-OVN $1.$2, whose gateways do not know share rules: upgrade it to v1.17"
-      if [[ -z $said ]] && (($1 > 1 || $1 == 1 && $2 > 17)); then said="on by default in ${image##*:}"; fi
+    text=$(kubectl -n "$namespace" get deployment kube-ovn-controller -o "jsonpath={range $at.command[*]}{@}{\"\\n\"}{end}{range $at.args[*]}{@}{\"\\n\"}{end}")
+    mapfile -t args <<<"$text"
+    if [[ ${image%%@*} =~ $tagged ]] && ! newer "${BASH_REMATCH[@]:2}" 16; then
+      die "Deployment $namespace/kube-ovn-controller is of Kube-OVN ${BASH_REMATCH[2]}.${BASH_REMATCH[3]}, whose gateways do not know share rules: upgrade it to v1.17"
     fi
-    if [[ $(grep -E '^--?enable-lb(=.*)?$' <<<"$args" | tail -n 1) =~ $off ]]; then said=; fi
-    [[ -z $said || $said =~ $off ]] ||
-      die "Deployment $namespace/kube-ovn-controller serves the same Services already ($said): switch it off there with --enable-nftable-lb-svc=false, or here with ENABLE_NFTABLE_LB_SVC=false"
+    why=$(claim "$image" "${args[@]}")
+    [[ -z $why ]] || die "Deployment $namespace/kube-ovn-controller $why"
   done
 }
 
@@ -5357,6 +5389,9 @@ uninstall() {
     if kubectl get crd "$crd" >/dev/null 2>&1; then
       say "the CRDs stay, and all EIPs, gateways and rules with them: kubectl delete -f dist/crds removes them"
     fi
+  fi
+  if [[ -n $keep_rules ]]; then
+    say "DNAT rules and EXTERNAL-IPs are left: Kube-OVN's own controller takes them over where its Deployment has --enable-nftable-lb-svc=true"
   fi
   [[ -n $dry_run ]] || say "uninstalled"
 }

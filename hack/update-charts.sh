@@ -70,7 +70,7 @@ helm=$("$ROOT/hack/build-tools.sh" helm)/helm
 # objects FLAG… prints what the chart kube-ovn makes, with marks where install.sh puts its settings.
 objects() {
   "$helm" template "$@" install-sh charts/kube-ovn --set namespace=install-sh-namespace,replicaCount=9 \
-    --set global.registry.address=install-sh-registry,global.images.kubeovn.tag=install-sh-tag 2>/dev/null |
+    --set global.registry.address=install-sh-registry,global.images.kubeovn.tag=install-sh-tag,natGwHandlerAbilities=all 2>/dev/null |
     sed -e '/^# Source: /d' -e '/helm\.sh\/chart: /d' -e '/helm\.sh\/hook/d' -e '/^ *# /d' \
       -e 's/managed-by: Helm$/managed-by: install.sh/' -e '/app\.kubernetes\.io\/version: /d' -e '/helm\.sh\/resource-policy: /d' |
     sed -e '/^  annotations:$/{N;/\n    /!s/^  annotations:\n//;}' # where nothing is left of them

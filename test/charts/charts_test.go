@@ -138,6 +138,7 @@ func orEmpty(m map[string]string) map[string]string {
 }
 
 func TestRefusesToServeTwice(t *testing.T) {
+	newer := stockController("docker.io/kubeovn/kube-ovn:v1.18.0")
 	for _, l := range layouts {
 		t.Run(l.chart, func(t *testing.T) {
 			for _, tc := range []struct {
@@ -145,33 +146,27 @@ func TestRefusesToServeTwice(t *testing.T) {
 				values           map[string]any
 				want             string
 			}{
-				{name: "does not have the feature", controller: stockController("docker.io/kubeovn/kube-ovn:v1.17.0")},
-				{name: "has it on by default", controller: stockController("docker.io/kubeovn/kube-ovn:v1.18.0"), want: "(on by default in 1.18.0)"},
-				{name: "a registry with a port", controller: stockController("registry.example:5000/kubeovn/kube-ovn:v1.19.2"), want: "(on by default in 1.19.2)"},
-				{name: "has it on by its flag", controller: stockController("kube-ovn:v1.17.3", "--enable-nftable-lb-svc=true"), want: "(--enable-nftable-lb-svc=true)"},
-				{name: "has it on by its bare flag", controller: stockController("kube-ovn:latest", "--enable-nftable-lb-svc"), want: "(--enable-nftable-lb-svc)"},
-				{name: "has it off", controller: stockController("kube-ovn:v1.18.0", "--v=3", "--enable-nftable-lb-svc=false")},
-				{name: "the last flag counts", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=true", "--enable-nftable-lb-svc=false")},
-				{name: "a version that cannot be read", controller: stockController("kube-ovn:latest")},
-				{name: "off in another spelling", controller: stockController("kube-ovn:v1.18.0", "--enable-nftable-lb-svc=F")},
-				{name: "no load balancing at all", controller: stockController("kube-ovn:v1.18.0", "--enable-lb=false")},
 				{
 					name:       "what runs beside it does not count",
 					controller: strings.Replace(stockController("kube-ovn:v1.17.0"), "containers: [", "containers: [{name: proxy, image: 'proxy:v2.0.0', args: [--enable-nftable-lb-svc]}, ", 1),
+					values:     set(l.enabled, true),
 				},
-				{name: "switched off here", controller: stockController("kube-ovn:v1.18.0"), values: set(l.enabled, false)},
+				{name: "switched off here", controller: newer, values: set(l.enabled, false)},
+				{name: "a no that YAML takes for a boolean", controller: newer, values: set(l.enabled, true, "stockServes", false)},
+				{name: "a yes that YAML takes for a boolean", controller: newer, values: set(l.enabled, true, "stockServes", true), want: "(stockServes=yes)"},
+				{name: "something else", values: set(l.enabled, true, "stockServes", "perhaps"), want: "'auto', 'yes', 'no'"},
 			} {
 				t.Run(tc.name, func(t *testing.T) {
-					if tc.values == nil {
-						tc.values = set(l.enabled, true)
+					objects := []string{stockCRD}
+					if tc.controller != "" {
+						objects = append(objects, tc.controller)
 					}
-					_, err := render(t, l.chart, request{values: tc.values, cluster: cluster(t, stockCRD, tc.controller)})
+					_, err := render(t, l.chart, request{values: tc.values, cluster: cluster(t, objects...)})
 					switch {
 					case tc.want == "" && err != nil:
 						t.Fatal(err)
-					case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
-						!strings.Contains(err.Error(), "--enable-nftable-lb-svc=false, or here with --set "+l.enabled+"=false")):
-						t.Errorf("error %v, want one with %q and how to switch one of the two off", err, tc.want)
+					case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+						t.Errorf("error %v, want one with %q", err, tc.want)
 					}
 				})
 			}
@@ -422,12 +417,22 @@ func TestFlags(t *testing.T) {
 				{"alone, switched off", nil, nil, []string{"--enable-nftable-lb-svc=false", "--enable-nat-gw-handler=true"}},
 				{"beside, with the gateways", set(l.enabled, true, l.handler, true), []string{stockCRD}, []string{"--enable-nat-gw-handler=true", "--leader-elect-resource-name=kube-ovn-nftable-lb"}},
 				{"alone, without the gateways", set(l.enabled, true, l.handler, "false"), nil, []string{"--enable-nat-gw-handler=false"}},
+				{"nothing known of who else serves", set(l.enabled, true), []string{stockCRD}, []string{"--stock-serves=auto"}},
+				{"known of who else serves", set(l.enabled, true, "stockServes", "no"), []string{stockCRD}, []string{"--stock-serves=no"}},
+				{
+					"what the gateways' handler beside can do", set(l.enabled, true, l.abilities, "affinity,masquerade"), []string{stockCRD},
+					[]string{"--nat-gw-handler-abilities=affinity,masquerade"},
+				},
+				{"that it is looked for", set(l.enabled, true, l.abilities, "auto"), []string{stockCRD}, []string{"no --nat-gw-handler-abilities"}},
+				{"that it is this one, alone", set(l.enabled, true, l.abilities, "all"), nil, []string{"no --nat-gw-handler-abilities"}},
 			} {
 				t.Run(tc.name, func(t *testing.T) {
 					out := mustRender(t, l.chart, request{values: tc.values, cluster: cluster(t, tc.cluster...)})
 					args := podSpecs(t, out.sorted())["kube-ovn-nftable-lb"].Containers[0].Args
 					for _, want := range tc.want {
-						if !slices.Contains(args, want) {
+						flag, unwanted := strings.CutPrefix(want, "no ")
+						is := func(arg string) bool { return arg == want || unwanted && strings.HasPrefix(arg, flag+"=") }
+						if slices.ContainsFunc(args, is) == unwanted {
 							t.Errorf("arguments %v, want %s", args, want)
 						}
 					}

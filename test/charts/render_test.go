@@ -32,6 +32,7 @@ type layout struct {
 	chart                                      string
 	enabled, lb, handler, mode, namespaces     string
 	replicas, withdraw, tag, gatewayRepository string
+	abilities                                  string
 }
 
 var layouts = []layout{
@@ -39,11 +40,13 @@ var layouts = []layout{
 		chart: "kube-ovn", enabled: "func.ENABLE_NFTABLE_LB_SVC", lb: "func.ENABLE_LB", handler: "func.ENABLE_NAT_GW_HANDLER",
 		mode: "installMode", namespaces: "natGwNamespaces", replicas: "replicaCount", withdraw: "withdrawOnUninstall",
 		tag: "global.images.kubeovn.tag", gatewayRepository: "global.images.kubeovn.vpcRepository",
+		abilities: "natGwHandlerAbilities",
 	},
 	{
 		chart: "kube-ovn-v2", enabled: "features.enableNftableLoadbalancerService", lb: "features.enableLoadbalancer", handler: "features.enableNatGatewayHandler",
 		mode: "installMode", namespaces: "natGw.namespaces", replicas: "controller.replicas", withdraw: "withdrawOnUninstall",
 		tag: "global.images.kubeovn.tag", gatewayRepository: "global.images.natgateway.repository",
+		abilities: "natGw.handlerAbilities",
 	},
 }
 

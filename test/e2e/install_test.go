@@ -224,27 +224,37 @@ var _ = Describe("Installing", Serial, Lab, func() {
 	})
 
 	It("refuses where another controller serves the same Services, and says how to switch one of the two off", func(ctx SpecContext) {
+		const (
+			who    = "Deployment kube-system/kube-ovn-controller "
+			serves = "): switch it off there with --enable-nftable-lb-svc=false, or here with ENABLE_NFTABLE_LB_SVC=false"
+			may    = who + "may serve the same Services (v1.18.0 is newer than v1.17: releases after it may serve them by default, " +
+				"and nothing says whether this one does): set --enable-nftable-lb-svc=false there, or STOCK_SERVES=no here"
+		)
 		tell := stockController(ctx)
-		for args, complaint := range map[string]string{
-			"":                              "(on by default in v1.18.0)",
-			"--enable-nftable-lb-svc=true":  "(--enable-nftable-lb-svc=true)",
-			"--enable-nftable-lb-svc=false": "",
+		// All cases of the rule are in the tests of the charts.
+		for _, tc := range []struct{ args, known, complaint string }{
+			{"", "auto", may},
+			{"", "yes", who + "serves the same Services already (STOCK_SERVES=yes" + serves},
+			{"--enable-nftable-lb-svc=true", "no", who + "serves the same Services already (--enable-nftable-lb-svc=true" + serves},
+			{"--enable-nftable-lb-svc=false", "auto", ""},
+			{"", "no", ""},
 		} {
-			tell(ctx, args)
-			output, err := installScript(ctx, []string{"ENABLE_NFTABLE_LB_SVC=true"}, "--dry-run")
-			if complaint == "" {
+			tell(ctx, strings.Fields(tc.args)...)
+			output, err := installScript(ctx, []string{"ENABLE_NFTABLE_LB_SVC=true", "STOCK_SERVES=" + tc.known}, "--dry-run")
+			if tc.complaint == "" {
 				Expect(err).NotTo(HaveOccurred(), output)
 				continue
 			}
 			Expect(err).To(HaveOccurred(), output)
-			Expect(output).To(And(ContainSubstring(complaint), ContainSubstring("switch it off there with --enable-nftable-lb-svc=false, or here with ENABLE_NFTABLE_LB_SVC=false")))
+			Expect(output).To(HaveSuffix("error: " + tc.complaint + "\n"))
 		}
 	})
 
 	It("ends with one clear line on a bad setting", func(ctx SpecContext) {
 		for setting, complaint := range map[string]string{
 			"MODE=both": "MODE", "REPLICAS=0": "REPLICAS", "NAMESPACE=Kube": "NAMESPACE", "REGISTRY=a b": "REGISTRY", "VERSION=v1|": "VERSION",
-			"ENABLE_NFTABLE_LB_SVC=yes": "ENABLE_NFTABLE_LB_SVC", "NAMESPACE=nowhere": "namespace nowhere", "KUBECONFIG=/nowhere": "KUBECONFIG",
+			"ENABLE_NFTABLE_LB_SVC=yes": "ENABLE_NFTABLE_LB_SVC", "STOCK_SERVES=perhaps": "STOCK_SERVES",
+			"NAT_GW_HANDLER_ABILITIES=affinity,flying": "NAT_GW_HANDLER_ABILITIES", "NAMESPACE=nowhere": "namespace nowhere", "KUBECONFIG=/nowhere": "KUBECONFIG",
 		} {
 			output, err := installScript(ctx, []string{setting})
 			Expect(err).To(HaveOccurred(), setting)

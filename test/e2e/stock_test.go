@@ -67,16 +67,17 @@ func (o *output) lastLine() string {
 var _ = Describe("Beside a kube-ovn-controller that serves the same Services", Serial, Lab, func() {
 	const (
 		lease = "kube-ovn-e2e-beside"
-		line  = "kube-ovn-controller: Deployment kube-system/kube-ovn-controller serves the same Services already (on by default in v1.18.0): " +
-			"switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"
+		who   = "kube-ovn-controller: Deployment kube-system/kube-ovn-controller "
+		line  = who + "may serve the same Services (v1.18.0 is newer than v1.17: releases after it may serve them by default, " +
+			"and nothing says whether this one does): set --enable-nftable-lb-svc=false there, or --stock-serves=no here"
 	)
 	// start runs a controller as it is installed beside Kube-OVN. It may end by itself, which the lab's own may not.
-	start := func(ctx context.Context, path string) (*exec.Cmd, *output) {
+	start := func(ctx context.Context, path string, args ...string) (*exec.Cmd, *output) {
 		GinkgoHelper()
-		cmd := cluster.Lab.Command(ctx, []string{
+		cmd := cluster.Lab.Command(ctx, append([]string{
 			path, "--kubeconfig=" + cluster.Lab.Kubeconfig(), "--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=false",
 			"--leader-elect-resource-name=" + lease, fmt.Sprintf("--pprof-port=%d", lab.ControllerPort+3),
-		})
+		}, args...))
 		cmd.Env = append(cmd.Env, "POD_NAME=kube-ovn-nftable-lb-5c9f7d8b6-x2x7k", "POD_NAMESPACE="+SystemNamespace)
 		said := &output{}
 		cmd.Stdout, cmd.Stderr = said, said
@@ -126,5 +127,13 @@ var _ = Describe("Beside a kube-ovn-controller that serves the same Services", S
 		Expect(cmd.Wait()).NotTo(Succeed())
 		Expect(said.lastLine()).To(Equal(line))
 		Expect(holder(ctx)).To(BeEmpty(), "it should have given the lease back")
+
+		By("told that this release does not serve, until its flag says otherwise")
+		cmd, said = start(ctx, path, "--stock-serves=no")
+		Wait(ctx, holder).Should(Equal("kube-ovn-nftable-lb-5c9f7d8b6-x2x7k"))
+		tell(ctx, "--enable-nftable-lb-svc=true")
+		Expect(cmd.Wait()).NotTo(Succeed())
+		Expect(said.lastLine()).To(Equal(who + "serves the same Services already (--enable-nftable-lb-svc=true): " +
+			"switch it off there with --enable-nftable-lb-svc=false, or here with the same flag"))
 	})
 })

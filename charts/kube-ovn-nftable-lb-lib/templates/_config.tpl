@@ -7,6 +7,8 @@ Every template here takes a dict of two: "root" is the chart's own root context,
   enabled              the feature is on
   mode                 auto | beside | alone, see kube-ovn-nftable-lb-lib.mode
   handler              auto | "true" | "false": run the gateways; auto: in mode alone
+  handlerAbilities     auto, or what those who run the gateways beside can do
+  stockServes          auto | "yes" | "no": Kube-OVN's own controller serves Services where its flags do not say so; auto: after v1.17
   requireEIPGrant      only namespaces that an EIP's annotation names may use it
   withdraw             uninstalling, and switching off, take back what was published
   namespace            where everything goes
@@ -86,10 +88,16 @@ beside
 {{- if or .config.enabled (eq (include "kube-ovn-nftable-lb-lib.handler" .) "true") -}}true{{- end -}}
 {{- end }}
 
+{{- /* stockServes: auto, yes or no. YAML takes yes and no that are not quoted for booleans. */ -}}
+{{- define "kube-ovn-nftable-lb-lib.stockServes" -}}
+{{- $serves := toString .config.stockServes -}}
+{{- get (dict "true" "yes" "false" "no") $serves | default $serves -}}
+{{- end }}
+
 {{- /*
 guard fails where what is installed could not work: beside no Kube-OVN, or one whose gateways do not know share rules, before
-v1.17; and where a kube-ovn-controller that is there acts on the same Services: told to by its flag, or by default, which it
-is after v1.17.
+v1.17; and where a kube-ovn-controller that is there acts on the same Services: by its own flags, or where they leave that
+open, because stockServes says so or, at auto, because it is newer than v1.17. The rule is the controller's own.
 */ -}}
 {{- define "kube-ovn-nftable-lb-lib.guard" -}}
 {{- if .config.enabled -}}
@@ -98,6 +106,7 @@ is after v1.17.
 {{- fail (printf "there is no CRD %s: install Kube-OVN first, or install with --set %s=alone" $crd .config.modeFlag) -}}
 {{- end -}}
 {{- $flag := .config.flag -}}
+{{- $serves := include "kube-ovn-nftable-lb-lib.stockServes" . -}}
 {{- range $namespace := uniq (list .config.namespace "kube-system") -}}
 {{- $stock := lookup "apps/v1" "Deployment" $namespace "kube-ovn-controller" -}}
 {{- /* The container of that name, or else the first: what runs beside it has versions and flags of its own. */ -}}
@@ -112,14 +121,19 @@ is after v1.17.
 {{- if regexMatch "^--?enable-nftable-lb-svc(=.*)?$" $arg -}}{{- $said = $arg -}}{{- end -}}
 {{- if regexMatch "^--?enable-lb(=.*)?$" $arg -}}{{- $lb = not (regexMatch "=(0|f|F|false|False|FALSE)$" $arg) -}}{{- end -}}
 {{- end -}}
-{{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" (regexFind ":[^:/@]+(@.*)?$" (default "" $container.image)) -}}
-{{- $on := and $said (not (regexMatch "=(0|f|F|false|False|FALSE)$" $said)) -}}
-{{- if and (not $said) $version -}}{{- $on = semverCompare ">=1.18.0-0" $version -}}{{- end -}}
+{{- $image := first (splitList "@" (default "" $container.image)) -}}
+{{- $tag := trimPrefix ":" (regexFind ":v?[0-9]+\\.[0-9]+\\.[0-9]+[^:/]*$" $image) -}}
+{{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" $tag -}}
 {{- if and $version (semverCompare "<1.17.0-0" $version) -}}
 {{- fail (printf "Deployment %s/kube-ovn-controller is of Kube-OVN %s, whose gateways do not know share rules: upgrade it to v1.17" $namespace $version) -}}
 {{- end -}}
-{{- if and $on $lb -}}
-{{- fail (printf "Deployment %s/kube-ovn-controller serves the same Services already (%s): switch it off there with --enable-nftable-lb-svc=false, or here with --set %s=false" $namespace (default (printf "on by default in %s" $version) $said) $flag) -}}
+{{- $open := and (not $said) (eq $serves "auto") $version -}}
+{{- if and (not $said) (eq $serves "yes") -}}{{- $said = "stockServes=yes" -}}{{- end -}}
+{{- if and $lb $said (not (regexMatch "=(0|f|F|false|False|FALSE)$" $said)) -}}
+{{- fail (printf "Deployment %s/kube-ovn-controller serves the same Services already (%s): switch it off there with --enable-nftable-lb-svc=false, or here with --set %s=false" $namespace $said $flag) -}}
+{{- end -}}
+{{- if and $lb $open (semverCompare ">=1.18.0-0" $version) -}}
+{{- fail (printf "Deployment %s/kube-ovn-controller may serve the same Services (%s is newer than v1.17: releases after it may serve them by default, and nothing says whether this one does): set --enable-nftable-lb-svc=false there, or --set stockServes=no here" $namespace $tag) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

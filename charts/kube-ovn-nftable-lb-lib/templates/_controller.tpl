@@ -80,6 +80,10 @@ spec:
             - --enable-nftable-lb-svc={{ .enabled }}
             - --enable-nat-gw-handler={{ include "kube-ovn-nftable-lb-lib.handler" $ }}
             - --nftable-lb-svc-require-eip-grant={{ .requireEIPGrant }}
+            - --stock-serves={{ include "kube-ovn-nftable-lb-lib.stockServes" $ }}
+            {{- if and (eq $mode "beside") (ne .handlerAbilities "auto") }}
+            - --nat-gw-handler-abilities={{ .handlerAbilities }}
+            {{- end }}
             # Alone it takes the lease of Kube-OVN's own controller: should that one come, only one of the two is at work.
             - --leader-elect-resource-name={{ eq $mode "alone" | ternary "kube-ovn-controller" $name }}
             - --pprof-port={{ .metricsPort }}

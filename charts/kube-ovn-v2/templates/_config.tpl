@@ -9,6 +9,8 @@ modeFlag: installMode
 enabled: {{ and .Values.features.enableNftableLoadbalancerService .Values.features.enableLoadbalancer }}
 mode: {{ .Values.installMode }}
 handler: {{ .Values.features.enableNatGatewayHandler | quote }}
+handlerAbilities: {{ .Values.natGw.handlerAbilities | default "auto" | quote }}
+stockServes: {{ .Values.stockServes | quote | default "auto" }}
 requireEIPGrant: {{ .Values.features.requireEipGrant }}
 withdraw: {{ .Values.withdrawOnUninstall }}
 namespace: {{ default .Release.Namespace .Values.namespaceOverride }}

@@ -10,6 +10,8 @@ modeFlag: installMode
 enabled: {{ and .Values.func.ENABLE_NFTABLE_LB_SVC .Values.func.ENABLE_LB }}
 mode: {{ .Values.installMode }}
 handler: {{ .Values.func.ENABLE_NAT_GW_HANDLER | quote }}
+handlerAbilities: {{ .Values.natGwHandlerAbilities | default "auto" | quote }}
+stockServes: {{ .Values.stockServes | quote | default "auto" }}
 requireEIPGrant: {{ .Values.func.REQUIRE_EIP_GRANT }}
 withdraw: {{ .Values.withdrawOnUninstall }}
 namespace: {{ .Values.namespace }}
