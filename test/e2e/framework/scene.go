@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/test/lab/fabric"
 )
 
 // Scene is what one spec makes. Its names are its own, and all of it is gone before the spec has ended.
@@ -112,4 +114,19 @@ func (s *Scene) clean(ctx context.Context) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(names(rules.Items)).To(BeEmpty(), "rules should be gone with their Services")
 	}).Should(Succeed())
+	s.nothingRefused(ctx)
+}
+
+// nothingRefused looks whether all that the scene made was such as stock Kube-OVN takes: a network that it refuses proves
+// nothing to its users. Of rules made by hand some are bad on purpose.
+func (s *Scene) nothingRefused(ctx context.Context) {
+	GinkgoHelper()
+	events, err := s.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx,
+		metav1.ListOptions{FieldSelector: "type=Warning,reason=" + fabric.ReasonRefused})
+	must(err, "list events")
+	for _, event := range events.Items {
+		if about := event.InvolvedObject; strings.HasPrefix(about.Name, s.Name+"-") && about.Kind != "IptablesDnatRule" {
+			Expect(event.Message).To(BeEmpty(), "%s %s was refused", about.Kind, about.Name)
+		}
+	}
 }
