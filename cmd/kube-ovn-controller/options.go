@@ -67,11 +67,12 @@ func (o *options) flags() *pflag.FlagSet {
 	fs.BoolVar(&o.enableNatGw, "enable-nat-gw-handler", true,
 		"Run the NAT gateways, their EIPs and DNAT rules. Switch it off where another kube-ovn-controller does.")
 	fs.StringVar(&o.stockServes, stockServesFlag, stockServesAuto,
-		"Whether Kube-OVN's own controller serves these Services, yes or no, where its Deployment's flags leave that open. "+
-			"auto: it is taken to where its image is newer than v1.17. While it does, this one ends.")
+		"Whether Kube-OVN's own controller serves these Services, yes or no, where its Deployment's flags leave that "+
+			"open. auto: it is taken to where its image is newer than v1.17. While it does, this one ends.")
 	fs.StringVar(&o.handlerAbilities, "nat-gw-handler-abilities", abilitiesAuto,
-		"What another kube-ovn-controller that runs the NAT gateways (--enable-nat-gw-handler=false) does for Services beyond spreading connections: "+
-			"auto looks at Kube-OVN's own Deployment; or all, none, or a list of affinity, live-affinity, source-ranges, masquerade, every-pod.")
+		"What another kube-ovn-controller that runs the NAT gateways (--enable-nat-gw-handler=false) does for Services "+
+			"beyond spreading connections: auto looks at Kube-OVN's own Deployment; or all, none, or a list of affinity, "+
+			"live-affinity, source-ranges, masquerade, every-pod.")
 	fs.IntVar(&o.workers, "worker-num", 4, "Services that are handled at the same time.")
 	fs.IntVar(&o.gatewayWorkers, "nat-gw-worker-num", 16, "NAT gateways that are handled at the same time.")
 	fs.DurationVar(&o.gatewayCheck, "nat-gw-check-interval", time.Minute,
@@ -105,7 +106,8 @@ func (o *options) parse(args []string) error {
 
 func (o *options) validate() error {
 	var problems flags.Problems
-	problems.Must(stockServesFlag, slices.Contains([]string{stockServesAuto, stockServesYes, stockServesNo}, o.stockServes), "auto, yes or no")
+	known := []string{stockServesAuto, stockServesYes, stockServesNo}
+	problems.Must(stockServesFlag, slices.Contains(known, o.stockServes), "auto, yes or no")
 	if _, _, err := o.abilitiesOfFlags(); err != nil {
 		problems.Note(fmt.Errorf("--nat-gw-handler-abilities: %w", err))
 	}

@@ -56,8 +56,8 @@ func (c claim) of(who string) string {
 		return fmt.Sprintf("%s may serve the same Services (%s): set --%s=false there, or --%s=%s here",
 			who, c.why, serveFlag, stockServesFlag, stockServesNo)
 	}
-	return fmt.Sprintf("%s serves the same Services already (%s): switch it off there with --%s=false, or here with the same flag",
-		who, c.why, serveFlag)
+	return fmt.Sprintf("%s serves the same Services already (%s): switch it off there with --%s=false, "+
+		"or here with the same flag", who, c.why, serveFlag)
 }
 
 // The two would give and take the same rules and addresses in turns. So whoever is told to serve the same Services stands in the
@@ -77,11 +77,12 @@ func (s *stock) rival(self identity) string {
 	return ""
 }
 
-// leaving gives the claims of Pods that were told to serve the same Services and have not ended yet, by the Pods' names.
+// leaving gives the claims of Pods that were told to serve the same Services and have not ended yet, by their names.
 func (s *stock) leaving(self identity) map[string]claim {
 	claims := map[string]claim{}
 	for _, pod := range s.pods {
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || self.isOf(pod.Namespace, stockName) {
+		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if over || self.isOf(pod.Namespace, stockName) {
 			continue
 		}
 		if c := servesServices(pod.Spec.Containers, s.serves); !c.none() {
@@ -102,8 +103,8 @@ func (i identity) isOf(namespace, deployment string) bool {
 
 var podSuffix = regexp.MustCompile(`^[a-z0-9]+-[a-z0-9]{5}$`)
 
-// servesServices says why Kube-OVN's own controller serves Services with these containers. Its own flags count most, then what the
-// operator knows, then its version: releases after v1.17 may serve them by default.
+// servesServices says why Kube-OVN's own controller serves Services with these containers. Its own flags count most,
+// then what the operator knows, then its version: releases after v1.17 may serve them by default.
 func servesServices(containers []corev1.Container, known string) claim {
 	c := stockContainer(containers)
 	if c == nil {

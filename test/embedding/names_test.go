@@ -32,8 +32,8 @@ var exceptions = []string{
 	"pkg/apis/kubeovn/v1.IptablesDnatRuleSpec.SessionAffinityTimeoutSeconds",
 }
 
-// TestNames holds all names that the packages take from API and client against those that Kube-OVN's own have, so that the
-// packages compile there as they are.
+// TestNames holds all names that the packages take from API and client against those that Kube-OVN's own have, so that
+// the packages compile there as they are.
 func TestNames(t *testing.T) {
 	known := readNames(t, "testdata/stock-names.txt")
 	taken := namesTaken(t, "./pkg/lbservice", "./pkg/natgateway", "./pkg/sharenat", "./pkg/latency", "./pkg/admission/...")
@@ -52,7 +52,9 @@ func TestNames(t *testing.T) {
 
 func TestStrange(t *testing.T) {
 	const spec = "pkg/apis/kubeovn/v1.VpcNatGatewaySpec"
-	taken := map[string]string{spec: "a.go:1", spec + ".LanIP": "a.go:2", spec + ".LanAddress": "b.go:1", exceptions[0]: "c.go:1"}
+	taken := map[string]string{
+		spec: "a.go:1", spec + ".LanIP": "a.go:2", spec + ".LanAddress": "b.go:1", exceptions[0]: "c.go:1",
+	}
 	if diff := cmp.Diff([]string{spec + ".LanAddress"}, strange(taken, []string{spec, spec + ".LanIP"})); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -96,7 +98,8 @@ func api(path string) bool {
 	return strings.HasPrefix(path, module+"pkg/apis/") || strings.HasPrefix(path, module+"pkg/client/")
 }
 
-// namesTaken gives the names that packages, and those of the module that they need, take from API and client, each with a place.
+// namesTaken gives the names that packages, and those of the module that they need, take from API and client, each with a
+// place.
 func namesTaken(t *testing.T, patterns ...string) map[string]string {
 	t.Helper()
 	packages, err := list(patterns)
@@ -108,7 +111,9 @@ func namesTaken(t *testing.T, patterns ...string) map[string]string {
 		exports[p.ImportPath] = p.Export
 	}
 	files := token.NewFileSet()
-	imports := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	imports := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
 	taken, owners := map[string]string{}, map[*types.Package]map[types.Object]string{}
 	for _, p := range packages {
 		if !strings.HasPrefix(p.ImportPath, module) || api(p.ImportPath) {
@@ -211,8 +216,8 @@ func nameOf(object types.Object, owners map[types.Object]string) string {
 	name := object.Name()
 	if owner := owners[object]; owner != "" {
 		// Newer generators give informers a type that can more; what is taken of it, the older type has.
-		if informer, ok := strings.CutPrefix(owner, "Typed"); ok && strings.HasSuffix(owner, "Informer") && name != "TypedInformer" {
-			owner = informer
+		if strings.HasSuffix(owner, "Informer") && name != "TypedInformer" {
+			owner = strings.TrimPrefix(owner, "Typed")
 		}
 		name = owner + "." + name
 	}
