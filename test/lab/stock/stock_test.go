@@ -25,7 +25,7 @@ func table(t *testing.T) string {
 // TestCRDs holds stock's CRDs against this project's, which a test of theirs holds against the whole table: they differ in
 // the newer fields, in words for people and for merging, and in an affinity's depths.
 func TestCRDs(t *testing.T) {
-	crds, err := CRDs(table(t))
+	crds, err := CRDs(table(t), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestRefusesNonsense(t *testing.T) {
 		"a word for number": resource + "Pear\t.spec\tinteger\tminimum=few\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if crds, err := CRDs(head + rows); err == nil {
+			if crds, err := CRDs(head+rows, false); err == nil {
 				t.Errorf("read as %v", crds)
 			}
 		})
