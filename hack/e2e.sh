@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the end-to-end specs, several at a time; arguments go to ginkgo. By default on labs of their own: the usual one, and
-# two for installing, without Kube-OVN and with the one its users have; with E2E_CLUSTER=true on the cluster that KUBECONFIG
-# names, which has to have Kube-OVN and kube-ovn-controller already.
+# Runs the end-to-end specs, several at a time; arguments go to ginkgo. By default on labs of their own: the usual one, two beside
+# stand-ins for Kube-OVN's own controller, of v1.17 and of a newer release, and two for installing, without Kube-OVN and with the
+# one its users have; with E2E_CLUSTER=true on the cluster that KUBECONFIG names, which has to have Kube-OVN and
+# kube-ovn-controller already.
 #
 # E2E_PROCS     how many specs run at a time (default: 3; they wait more than they work)
 # E2E_ATTEMPTS  how often a spec is tried (default: 2); one that passed only at the second is named at the end as FLAKED, with its
 #               dump, and wants to be looked into. 1 is for hunting such specs.
-# E2E_LABS      which labs the specs run on: usual, installing (default: both)
+# E2E_LABS      which labs the specs run on: usual, stock, installing (default: all)
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 specs=$OUTPUT/e2e.test
-labs=" ${E2E_LABS:-usual installing} "
+labs=" ${E2E_LABS:-usual stock installing} "
 
 # Compiled before the lab exists: a compiler beside it would only disturb what the specs measure.
 compile() {
@@ -42,10 +43,7 @@ install_in() {
   local flags=()
   case $1 in
   alone) flags=(--kube-ovn=none --no-controller) ;;
-  # Kube-OVN's own controller is played by this project's, which runs the gateways only. The lab's short lease is for specs in
-  # which a controller dies.
-  beside) flags=(--kube-ovn=stock --controller-arg=--enable-nftable-lb-svc=false
-    --controller-arg=--leader-elect-lease-duration=60s --controller-arg=--leader-elect-renew-deadline=50s) ;;
+  beside) flags=(--kube-ovn=stock --no-controller) ;;
   esac
   on_lab "$2" --quiet "${flags[@]}" -- "${@:3}"
 }
@@ -94,6 +92,12 @@ export KUBE_OVN_LAB_PATH PATH=$helm:$PATH
 status=0
 if [[ $labs == *" usual "* ]]; then
   on_lab "$artifacts" -- --procs="${E2E_PROCS:-3}" --flake-attempts="${E2E_ATTEMPTS:-2}" "$@" || status=$?
+fi
+if [[ $labs == *" stock "* ]]; then
+  for release in v1.17 newer; do
+    on_lab "$artifacts/stock-$release" --quiet --kube-ovn=stock --stock-release="$release" \
+      -- --procs="${E2E_PROCS:-3}" --flake-attempts="${E2E_ATTEMPTS:-2}" "$@" || status=$?
+  done
 fi
 if [[ $labs == *" installing "* ]]; then
   step "installing, in both situations" installing "$@" || status=$?

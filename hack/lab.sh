@@ -20,7 +20,7 @@ fi
 "$ROOT/hack/setup.sh"
 tools=$("$ROOT/hack/build-tools.sh" etcd controlplane)
 "$ROOT/hack/build.sh"
-step "building kube-ovn-lab" go -C "$ROOT/test" build -o "$lab" ./lab/cmd/kube-ovn-lab
+step "building kube-ovn-lab" go -C "$ROOT/test" build -o "$OUTPUT/bin/" ./lab/cmd/...
 export KUBE_OVN_LAB_PATH=$OUTPUT/bin:$tools
 if [[ ${1:-} == path ]]; then
   echo "$KUBE_OVN_LAB_PATH"

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // names chains, as stock's script does
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/lab/stock"
 
 	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
 )
@@ -73,45 +73,25 @@ func (b *balancer) stockRules(ctx context.Context, services ...string) map[strin
 	return rules
 }
 
-// stockScript is the gateway's table as the script of Kube-OVN's own controller leaves it for these ports: with a ClientIP timeout, or 0.
-func (b *balancer) stockScript(timeouts map[corev1.ServicePort]int32) string {
-	var text strings.Builder
-	text.WriteString(`add table ip kube-ovn
-delete table ip kube-ovn
-add table ip kube-ovn
-add chain ip kube-ovn prerouting { type nat hook prerouting priority -150; policy accept; }
-add map ip kube-ovn service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
-add rule ip kube-ovn prerouting ip daddr . ip protocol . th dport vmap @service-ips
-`)
+// stockScript has the gateway's table be as the script of Kube-OVN's own controller leaves it for these ports: with a ClientIP timeout, or 0.
+func (b *balancer) stockScript(ctx context.Context, timeouts map[corev1.ServicePort]int32) {
+	GinkgoHelper()
+	_, err := b.Exec(ctx, b.Gateway, nil, "bash", "-c", "! nft list table ip kube-ovn >/dev/null 2>&1 || nft delete table ip kube-ovn")
+	Expect(err).NotTo(HaveOccurred())
+	args := []string{"bash", "-s", "nft-dnat-map-add"}
 	for port, timeout := range timeouts {
-		protocol := strings.ToLower(string(port.Protocol))
-		sum := md5.Sum(fmt.Appendf(nil, "%s:%d:%s", b.Addr, port.Port, protocol))
-		hash := hex.EncodeToString(sum[:])[:12]
-		fmt.Fprintf(&text, "add chain ip kube-ovn dnat-%s\n", hash)
-		var targets, pins []string
-		for i, backend := range b.Backends() {
-			to := fmt.Sprintf("meta l4proto %s dnat to %s:%s", protocol, backend, port.TargetPort.String())
-			pin := fmt.Sprintf("%s-%08x", hash, i)
-			pins = append(pins, fmt.Sprintf("%d : goto ep-%s", i, pin))
-			targets = append(targets, fmt.Sprintf("%d : %s . %s", i, backend, port.TargetPort.String()))
-			if timeout == 0 {
-				continue
-			}
-			fmt.Fprintf(&text, `add set ip kube-ovn aff-%[1]s { type ipv4_addr; size 65535; flags dynamic,timeout; timeout %[2]ds; }
-add chain ip kube-ovn ep-%[1]s
-add rule ip kube-ovn ep-%[1]s update @aff-%[1]s { ip saddr timeout %[2]ds }
-add rule ip kube-ovn ep-%[1]s %[3]s
-add rule ip kube-ovn dnat-%[4]s ip saddr @aff-%[1]s goto ep-%[1]s
-`, pin, timeout, to, hash)
-		}
-		draw := fmt.Sprintf("meta l4proto %s dnat to numgen random mod %d map { %s }", protocol, len(targets), strings.Join(targets, ", "))
+		affinity := "none"
 		if timeout > 0 {
-			draw = fmt.Sprintf("numgen random mod %d vmap { %s }", len(pins), strings.Join(pins, ", "))
+			affinity = "clientip"
 		}
-		fmt.Fprintf(&text, "add rule ip kube-ovn dnat-%s %s\nadd element ip kube-ovn service-ips { %s . %s . %d : goto dnat-%[1]s }\n",
-			hash, draw, b.Addr, protocol, port.Port)
+		var backends []string
+		for _, backend := range b.Backends() {
+			backends = append(backends, backend.String()+":"+port.TargetPort.String())
+		}
+		args = append(args, fmt.Sprintf("%s,%d,%s,%s,%d,%s", b.Addr, port.Port, strings.ToLower(string(port.Protocol)), affinity, timeout, strings.Join(backends, "@")))
 	}
-	return text.String()
+	_, err = b.Exec(ctx, b.Gateway, strings.NewReader(stock.Script), args...)
+	Expect(err).NotTo(HaveOccurred())
 }
 
 // externalIPs are all that a Service's EXTERNAL-IP has been since a version of it.
@@ -212,9 +192,7 @@ var _ = Describe("Taking over", Serial, Lab, func() {
 			Expect(err).NotTo(HaveOccurred())
 			watched[name] = externalIPs(ctx, service)
 		}
-		table := b.stockScript(map[corev1.ServicePort]int32{b.Ports[0]: 0, b.Ports[1]: 0, pinned: 600})
-		_, err := b.Exec(ctx, b.Gateway, strings.NewReader(table), "nft", "-f", "-")
-		Expect(err).NotTo(HaveOccurred(), table)
+		b.stockScript(ctx, map[corev1.ServicePort]int32{b.Ports[0]: 0, b.Ports[1]: 0, pinned: 600})
 		before := uids(b.rulesOf(ctx, "web", "sticky"))
 		Expect(before).To(HaveLen(len(want)))
 		AskAll(ctx, b.Outside(ctx), At(b.Addr, pinned), 20)

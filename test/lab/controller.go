@@ -46,18 +46,22 @@ func (h *Handle) StartController(ctx context.Context, options ControllerOptions)
 	if options.Port == 0 {
 		options.Port = ControllerPort
 	}
+	args := []string{
+		"--kubeconfig=" + h.state.ControllerKubeconfig,
+		"--enable-nftable-lb-svc=true",
+		fmt.Sprintf("--pprof-port=%d", options.Port),
+		// A killed controller's successor need not wait long.
+		"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=4s", "--leader-elect-retry-period=500ms",
+		"--v=4",
+	}
+	if h.state.BesideStock {
+		args = append(args, "--enable-nat-gw-handler=false")
+	}
 	err := h.processes.Start(ctx, supervise.Spec{
 		Name: options.Name,
 		Path: options.Path,
-		Args: append([]string{
-			"--kubeconfig=" + h.state.ControllerKubeconfig,
-			"--enable-nftable-lb-svc=true",
-			fmt.Sprintf("--pprof-port=%d", options.Port),
-			// A killed controller's successor need not wait long.
-			"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=4s", "--leader-elect-retry-period=500ms",
-			"--v=4",
-		}, options.Args...),
-		Env: []string{"POD_NAME=" + options.Name, "POD_NAMESPACE=" + SystemNamespace, "NODE_NAME=" + NodeName},
+		Args: append(args, options.Args...),
+		Env:  []string{"POD_NAME=" + options.Name, "POD_NAMESPACE=" + SystemNamespace, "NODE_NAME=" + NodeName},
 	})
 	if err != nil || options.NoWait {
 		return err

@@ -30,6 +30,10 @@ type state struct {
 	Controller           string                    `json:"controller"`
 	KubeOVN              string                    `json:"kubeOVN"`
 	ControllerKubeconfig string                    `json:"controllerKubeconfig"`
+	Stock                string                    `json:"stock,omitempty"`
+	StockRelease         string                    `json:"stockRelease,omitempty"`
+	StockWebhook         bool                      `json:"stockWebhook,omitempty"`
+	BesideStock          bool                      `json:"besideStock,omitempty"`
 	Proxy                map[string]supervise.Spec `json:"proxy"`
 }
 

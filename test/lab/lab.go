@@ -16,11 +16,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
-	"github.com/kubeovn/kube-ovn/test/lab/stock"
+	"github.com/kubeovn/kube-ovn/test/lab/stock/handler"
 	"github.com/kubeovn/kube-ovn/test/lab/supervise"
 )
 
@@ -116,15 +115,7 @@ func (l *Lab) start(ctx context.Context) error {
 		l.done("kube-proxy")
 		return nil
 	})
-	if !l.options.NoController {
-		group.Go(func() error {
-			if err := l.StartController(groupCtx, l.options.Controller); err != nil {
-				return err
-			}
-			l.done("kube-ovn-controller")
-			return nil
-		})
-	}
+	group.Go(func() error { return l.startControllers(groupCtx) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -132,6 +123,24 @@ func (l *Lab) start(ctx context.Context) error {
 		return err
 	}
 	l.done("all")
+	return nil
+}
+
+// startControllers starts Kube-OVN's own, or who stands in for it, and this project's.
+func (l *Lab) startControllers(ctx context.Context) error {
+	if l.options.KubeOVN == StockCRDs {
+		if err := l.startStock(ctx); err != nil {
+			return err
+		}
+		l.done("the stand-in for Kube-OVN " + l.options.StockRelease)
+	}
+	if l.options.NoController {
+		return nil
+	}
+	if err := l.StartController(ctx, l.options.Controller); err != nil {
+		return err
+	}
+	l.done("kube-ovn-controller")
 	return nil
 }
 
@@ -173,7 +182,7 @@ func (l *Lab) kubeOVN(ctx context.Context, applier *applier) ([]*unstructured.Un
 	case NoCRDs:
 		return nil, nil
 	case StockCRDs:
-		crds, err := stockCRDs(l.options.Root)
+		crds, err := stockCRDs(l.options.Root, l.options.StockRelease == string(handler.Newer) || l.options.besideStock())
 		if err != nil {
 			return nil, err
 		}
@@ -185,27 +194,6 @@ func (l *Lab) kubeOVN(ctx context.Context, applier *applier) ([]*unstructured.Un
 		err = fmt.Errorf("no CustomResourceDefinitions in %s: make generate", dir)
 	}
 	return crds, err
-}
-
-func stockCRDs(root string) ([]*unstructured.Unstructured, error) {
-	table, err := os.ReadFile(filepath.Join(root, stock.Table))
-	if err != nil {
-		return nil, err
-	}
-	crds, err := stock.CRDs(string(table))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", stock.Table, err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, crd := range crds {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
-		if err != nil {
-			return nil, err
-		}
-		delete(content, "status") // The API server's.
-		objects = append(objects, &unstructured.Unstructured{Object: content})
-	}
-	return objects, nil
 }
 
 // MakeNetworks makes the networks that every lab has but one that began without Kube-OVN, whose CRDs have to be there by now.
@@ -252,7 +240,18 @@ func (l *Lab) writeState() error {
 			return err
 		}
 	}
+	withStock, stockRelease, stockPath := l.options.KubeOVN == StockCRDs, "", ""
+	if withStock {
+		stockRelease = l.options.StockRelease
+		if stockPath, err = l.options.Path.Find(Stock); err != nil {
+			return err
+		}
+	}
 	data, err := json.MarshalIndent(state{
+		Stock:                stockPath,
+		StockRelease:         stockRelease,
+		StockWebhook:         withStock && stockRelease == string(handler.Newer) && !l.options.NoStockWebhook,
+		BesideStock:          l.options.besideStock(),
 		Root:                 l.options.Root,
 		Kubeconfig:           l.controlPlane.AdminKubeconfig,
 		Controller:           controller,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/test/lab/node"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
+	"github.com/kubeovn/kube-ovn/test/lab/stock"
 )
 
 // startNode makes this room's network the node's, and begins to run Pods.
@@ -25,18 +26,22 @@ func (l *Lab) startNode(ctx context.Context) error {
 	// Where Pods find the API server, too: an address that is the node's for everybody.
 	rest.Host = l.controlPlane.PublicURL()
 	kubelet := l.controlPlane.Kubelet
+	scripts := node.Scripts{Own: filepath.Join(l.options.Root, "dist", "images", "vpcnatgateway")}
+	if l.options.KubeOVN == StockCRDs {
+		scripts.Stock = filepath.Join(l.options.Root, stock.ScriptDir)
+	}
 	n, err := node.Start(ctx, node.Config{
-		REST:             rest,
-		NodeName:         NodeName,
-		Dir:              filepath.Join(room.Dir, "node"),
-		ServingCert:      kubelet.Cert,
-		ServingKey:       kubelet.Key,
-		ClientCA:         l.controlPlane.CA,
-		NodeIP:           nodeIP,
-		KubeletPort:      kubeletPort,
-		Bin:              filepath.Join(room.Dir, "bin"),
-		GatewayScriptDir: filepath.Join(l.options.Root, "dist", "images", "vpcnatgateway"),
-		SystemNamespace:  SystemNamespace,
+		REST:            rest,
+		NodeName:        NodeName,
+		Dir:             filepath.Join(room.Dir, "node"),
+		ServingCert:     kubelet.Cert,
+		ServingKey:      kubelet.Key,
+		ClientCA:        l.controlPlane.CA,
+		NodeIP:          nodeIP,
+		KubeletPort:     kubeletPort,
+		Bin:             filepath.Join(room.Dir, "bin"),
+		GatewayScripts:  scripts,
+		SystemNamespace: SystemNamespace,
 	})
 	if err != nil {
 		return fmt.Errorf("start the node: %w", err)

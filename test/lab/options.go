@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
+	"github.com/kubeovn/kube-ovn/test/lab/stock/handler"
 )
 
 const (
@@ -29,11 +30,15 @@ const (
 const (
 	// OwnCRDs is Kube-OVN with this project's CRDs, ready for use.
 	OwnCRDs = "own"
-	// StockCRDs is Kube-OVN with the CRDs of its last release without this project's fields.
+	// StockCRDs is Kube-OVN as its users have it: its CRDs, its gateways' script, and a stand-in for its controller. This project's
+	// own runs beside, unless there is none.
 	StockCRDs = "stock"
 	// NoCRDs is a cluster without Kube-OVN.
 	NoCRDs = "none"
 )
+
+// besideStock says that this project's controller is started beside the stand-in for Kube-OVN's own.
+func (o *Options) besideStock() bool { return o.KubeOVN == StockCRDs && !o.NoController }
 
 // nodeIP is the node's address in the external network.
 var nodeIP = netip.MustParseAddr("203.0.113.2")
@@ -48,6 +53,10 @@ type Options struct {
 	ProxyMode string
 	// KubeOVN is what of Kube-OVN is there from the start. Default: OwnCRDs.
 	KubeOVN string
+	// StockRelease is which of Kube-OVN's releases StockCRDs is of (handler.V117, handler.Newer). Default: the first.
+	StockRelease string
+	// NoStockWebhook leaves out the webhook that the newer release has.
+	NoStockWebhook bool
 	// NoController leaves kube-ovn-controller out: it is started later, or by somebody else.
 	NoController bool
 	// Controller says how it is started.
@@ -79,6 +88,12 @@ func (o *Options) complete() error {
 	}
 	if !slices.Contains([]string{OwnCRDs, StockCRDs, NoCRDs}, o.KubeOVN) {
 		return fmt.Errorf("what is there of Kube-OVN is %s, %s or %s, not %q", OwnCRDs, StockCRDs, NoCRDs, o.KubeOVN)
+	}
+	if o.StockRelease == "" {
+		o.StockRelease = string(handler.V117)
+	}
+	if !slices.Contains(handler.Releases, handler.Release(o.StockRelease)) {
+		return fmt.Errorf("a release to stand in for is one of %v, not %q", handler.Releases, o.StockRelease)
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}

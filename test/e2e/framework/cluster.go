@@ -26,6 +26,8 @@ var (
 	// Alone: the spec installs into a cluster without Kube-OVN, Beside: into one with stock's. Each has a lab of its own.
 	Alone  = Label("alone")
 	Beside = Label("beside")
+	// Stock: the spec runs beside a stand-in for Kube-OVN's own controller, with this project installed already; on labs of its own.
+	Stock = Label("stock")
 	// Measurement: the spec measures, and asserts nothing about clocks.
 	Measurement = Label("measure")
 )
@@ -69,10 +71,12 @@ func (c *Cluster) Situation() string {
 		return "!lab"
 	case c.Lab.KubeOVN() == lab.NoCRDs:
 		return "alone"
+	case c.Lab.BesideStock():
+		return "stock"
 	case c.Lab.KubeOVN() == lab.StockCRDs:
 		return "beside"
 	default:
-		return "!alone && !beside"
+		return "!alone && !beside && !stock"
 	}
 }
 

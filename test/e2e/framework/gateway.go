@@ -5,6 +5,7 @@ package framework
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/test/lab/stock"
 )
 
 // script is nat-gateway.sh in a gateway pod.
@@ -48,13 +50,34 @@ func (c *Cluster) Script(ctx context.Context, pod *corev1.Pod, stdin, verb strin
 	return c.Exec(ctx, pod, strings.NewReader(stdin), append([]string{"bash", script, verb}, args...)...)
 }
 
-// Listing is what a gateway pod says it holds.
+// Listing is what a gateway pod says it holds; where only Kube-OVN's own script is in it, which says nothing, the identities that nft
+// has there.
 func (c *Cluster) Listing(ctx context.Context, pod *corev1.Pod) (*sharenat.Listing, error) {
 	text, err := c.Script(ctx, pod, "", sharenat.ListVerb)
+	var execErr *ExecError
+	if errors.As(err, &execErr) && strings.HasPrefix(execErr.Stderr, "Usage: ") {
+		return c.stockListing(ctx, pod)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return sharenat.ParseListing(strings.NewReader(text))
+}
+
+func (c *Cluster) stockListing(ctx context.Context, pod *corev1.Pod) (*sharenat.Listing, error) {
+	text, err := c.Exec(ctx, pod, nil, "bash", "-c", "nft list tables | grep -q kube-ovn || exit 0; nft -n -T list table ip kube-ovn")
+	if err != nil {
+		return nil, err
+	}
+	shares, err := stock.Shares(text)
+	if err != nil {
+		return nil, err
+	}
+	listing := &sharenat.Listing{Shares: map[sharenat.Identity]sharenat.Holding{}}
+	for i := range shares {
+		listing.Shares[shares[i].Identity] = sharenat.Holding{Digest: shares[i].Digest(), Backends: len(shares[i].Backends)}
+	}
+	return listing, nil
 }
 
 // ShareOf is an identity with backends that all have the same port, in its canonical form.

@@ -26,11 +26,27 @@ type Image struct {
 // Programs are those of the image kube-ovn-controller.
 var Programs = []string{"kube-ovn-controller", "kube-ovn-setup", "kube-ovn-webhook"}
 
+// Scripts are the directories of gateways' scripts.
+type Scripts struct {
+	// Own is this project's, Stock Kube-OVN's: with it, gateways of Kube-OVN's own image run that one.
+	Own, Stock string
+}
+
+// Images of gateways, by what the names of them contain. Where there is no script of stock's, GatewayImage is this project's.
+const (
+	// GatewayImage is Kube-OVN's own.
+	GatewayImage = "vpc-nat-gateway"
+	// OnStockImage is this project's script laid over it.
+	OnStockImage = "vpc-nat-gateway-on-stock"
+	// OnStockWithoutLegacyImage is the same on a machine whose kernel has no legacy iptables.
+	OnStockWithoutLegacyImage = "vpc-nat-gateway-on-stock-without-legacy"
+)
+
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// DefaultImages is the table of a lab whose programs are in bin and whose gateway scripts are in gatewayScripts. A key
-// matches an image whose repository's last element contains it; the longest key wins.
-func DefaultImages(bin, gatewayScripts string) map[string]Image {
+// DefaultImages is the table of a lab whose programs are in bin. A key matches an image whose repository's last element contains it;
+// the longest key wins.
+func DefaultImages(bin string, scripts Scripts) map[string]Image {
 	tools := Image{Cmd: []string{"sh"}}
 	images := map[string]Image{
 		"agnhost": {
@@ -51,14 +67,30 @@ func DefaultImages(bin, gatewayScripts string) map[string]Image {
 		product.Binds["/"+name] = filepath.Join(bin, name)
 	}
 	images["kube-ovn-controller"] = product
-	if gatewayScripts != "" {
-		images["vpc-nat-gateway"] = Image{
-			Cmd:     []string{"bash"},
-			Binds:   map[string]string{"/kube-ovn": gatewayScripts},
-			Scratch: []string{"/etc/kube-ovn"},
-		}
-	}
+	maps.Copy(images, gatewayImages(scripts))
 	return images
+}
+
+func gatewayImages(scripts Scripts) map[string]Image {
+	image := func(binds map[string]string) Image {
+		return Image{Cmd: []string{"bash"}, Binds: binds, Scratch: []string{"/etc/kube-ovn"}}
+	}
+	switch {
+	case scripts.Own == "":
+		return nil
+	case scripts.Stock == "":
+		return map[string]Image{GatewayImage: image(map[string]string{"/kube-ovn": scripts.Own})}
+	}
+	const name = "nat-gateway.sh"
+	over := map[string]string{
+		"/kube-ovn/" + name:              filepath.Join(scripts.Own, name),
+		"/kube-ovn/nat-gateway-stock.sh": filepath.Join(scripts.Stock, name),
+	}
+	withoutLegacy := maps.Clone(over)
+	withoutLegacy["/usr/sbin/iptables-legacy"] = "/bin/false"
+	return map[string]Image{
+		GatewayImage: image(map[string]string{"/kube-ovn": scripts.Stock}), OnStockImage: image(over), OnStockWithoutLegacyImage: image(withoutLegacy),
+	}
 }
 
 // findImage looks a reference up in the table.

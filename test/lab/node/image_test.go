@@ -3,6 +3,7 @@
 package node
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 )
 
 func TestCommandLine(t *testing.T) {
-	images := DefaultImages("/bin-dir", "/scripts")
+	images := DefaultImages("/bin-dir", Scripts{Own: "/scripts"})
 	tests := []struct {
 		image         string
 		command, args []string
@@ -46,5 +47,32 @@ func TestExpand(t *testing.T) {
 	want := []string{"1-two words", "$(C)", "$(A)", "$A $", "$(A", "x1y1z"}
 	if diff := cmp.Diff(want, expandAll(texts, env)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestGatewayImages has the names of gateways' images tell which scripts are in them.
+func TestGatewayImages(t *testing.T) {
+	binds := func(scripts Scripts, reference string) map[string]string {
+		image, _ := findImage(DefaultImages("/bin-dir", scripts), reference)
+		return image.Binds
+	}
+	own, both := Scripts{Own: "/own"}, Scripts{Own: "/own", Stock: "/stock"}
+	over := map[string]string{"/kube-ovn/nat-gateway.sh": "/own/nat-gateway.sh", "/kube-ovn/nat-gateway-stock.sh": "/stock/nat-gateway.sh"}
+	withoutLegacy := map[string]string{"/usr/sbin/iptables-legacy": "/bin/false"}
+	maps.Copy(withoutLegacy, over)
+	for _, test := range []struct {
+		scripts Scripts
+		image   string
+		want    map[string]string
+	}{
+		{own, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", map[string]string{"/kube-ovn": "/own"}},
+		{both, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", map[string]string{"/kube-ovn": "/stock"}},
+		{both, "docker.io/kubeovn/" + OnStockImage + ":v1.17.0", over},
+		{both, "docker.io/kubeovn/" + OnStockWithoutLegacyImage + ":v1.17.0", withoutLegacy},
+		{Scripts{}, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", nil},
+	} {
+		if diff := cmp.Diff(test.want, binds(test.scripts, test.image)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.image, diff)
+		}
 	}
 }

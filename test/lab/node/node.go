@@ -48,8 +48,8 @@ type Config struct {
 	Images map[string]Image
 	// Bin is where agnhost is.
 	Bin string
-	// GatewayScriptDir is what gateway containers see as /kube-ovn.
-	GatewayScriptDir string
+	// GatewayScripts are where the scripts of gateways are.
+	GatewayScripts Scripts
 	// SystemNamespace is where the lab's own objects live.
 	SystemNamespace string
 	// Fabric overrides addresses of the data plane; its Client is set by Start.
@@ -57,7 +57,7 @@ type Config struct {
 }
 
 func (c *Config) defaults() {
-	images := DefaultImages(c.Bin, c.GatewayScriptDir)
+	images := DefaultImages(c.Bin, c.GatewayScripts)
 	maps.Copy(images, c.Images)
 	c.Images = images
 	if c.NodeName == "" {

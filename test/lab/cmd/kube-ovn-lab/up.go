@@ -20,6 +20,7 @@ import (
 	"github.com/kubeovn/kube-ovn/test/lab"
 	"github.com/kubeovn/kube-ovn/test/lab/controlplane"
 	"github.com/kubeovn/kube-ovn/test/lab/room"
+	"github.com/kubeovn/kube-ovn/test/lab/stock/handler"
 	"github.com/kubeovn/kube-ovn/test/lab/supervise"
 )
 
@@ -46,7 +47,9 @@ func newSession(name string, args []string) (*session, []string, error) {
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags.SetInterspersed(false)
 	flags.StringVar(&s.options.ProxyMode, "proxy-mode", controlplane.ProxyNFTables, "mode of kube-proxy: nftables or iptables")
-	flags.StringVar(&s.options.KubeOVN, "kube-ovn", lab.OwnCRDs, "what of Kube-OVN is there: own (with this project's CRDs), stock (with those of its own release) or none")
+	flags.StringVar(&s.options.KubeOVN, "kube-ovn", lab.OwnCRDs, "what of Kube-OVN is there: own (this project's CRDs), stock (a stand-in for its own release, this project beside it) or none")
+	flags.StringVar(&s.options.StockRelease, "stock-release", string(handler.V117), "which of its releases stock is: v1.17, or newer (affinity, a webhook)")
+	flags.BoolVar(&s.options.NoStockWebhook, "no-stock-webhook", false, "leave out the webhook that the newer one has")
 	flags.BoolVar(&s.options.NoController, "no-controller", false, "start no kube-ovn-controller")
 	flags.StringArrayVar(&s.options.Controller.Args, "controller-arg", nil, "one more flag for kube-ovn-controller")
 	flags.StringVar(&s.artifacts, "artifacts", "", "directory that gets everything there is to know when the command fails")
