@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeovn/kube-ovn/pkg/client/clientset/versioned"
 	"github.com/kubeovn/kube-ovn/test/lab"
+	"github.com/kubeovn/kube-ovn/test/lab/stock/handler"
 )
 
 // Labels of specs.
@@ -28,6 +29,9 @@ var (
 	Beside = Label("beside")
 	// Stock: the spec runs beside a stand-in for Kube-OVN's own controller, with this project installed already; on labs of its own.
 	Stock = Label("stock")
+	// StockV117, StockNewer: beside that of one release only.
+	StockV117  = Label("stock", "stock-v1.17")
+	StockNewer = Label("stock", "stock-newer")
 	// Measurement: the spec measures, and asserts nothing about clocks.
 	Measurement = Label("measure")
 )
@@ -71,8 +75,10 @@ func (c *Cluster) Situation() string {
 		return "!lab"
 	case c.Lab.KubeOVN() == lab.NoCRDs:
 		return "alone"
+	case c.Lab.BesideStock() && c.Lab.StockRelease() == string(handler.V117):
+		return "stock && !stock-newer"
 	case c.Lab.BesideStock():
-		return "stock"
+		return "stock && !stock-v1.17"
 	case c.Lab.KubeOVN() == lab.StockCRDs:
 		return "beside"
 	default:

@@ -158,6 +158,16 @@ func (c *Cluster) EnsureController(ctx context.Context) {
 	}
 }
 
+// EnsureStock starts the stand-in for Kube-OVN's own controller if it does not run.
+func (c *Cluster) EnsureStock(ctx context.Context) {
+	GinkgoHelper()
+	running, err := c.Lab.Processes().Running(ctx, lab.Stock)
+	must(err, "ask for the stand-in")
+	if !running {
+		must(c.Lab.StartStock(ctx), "start the stand-in")
+	}
+}
+
 // ControllerPath is the executable of the controller that runs.
 func (c *Cluster) ControllerPath() string {
 	GinkgoHelper()
