@@ -3420,7 +3420,7 @@ metadata:
     app.kubernetes.io/part-of: kube-ovn
     app.kubernetes.io/managed-by: install.sh
 data:
-  image: "install-sh-registry/vpc-nat-gateway:install-sh-tag"
+  image: "install-sh-registry/vpc-nat-gateway-alone:install-sh-tag"
 EOF
 }
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the container images with the first container engine that runs here.
+# Builds the container images with the first container engine that runs here: the controller's, and two of the gateways, for mode alone
+# and for mode beside, see dist/images/vpcnatgateway/Dockerfile.
 #
+# STOCK_IMAGE                 Kube-OVN's own gateway image, which the one for mode beside is laid over (default: the Dockerfile's)
 # IMAGE_REGISTRY, IMAGE_TAG   name the results (default: docker.io/kubeovn, and what git describes)
 # IMAGE_PLATFORMS             builds for several platforms at once, by docker buildx (for example linux/amd64,linux/arm64);
 #                             such a result can only be pushed, which IMAGE_PUSH=true asks for
@@ -16,9 +18,6 @@ commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 tag=${IMAGE_TAG:-$version}
 # The time of what is built, not of building it: the same commit gives the same image.
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
-
-# The image's name follows the directory, but for the gateway's, which is known by another.
-declare -A names=([vpcnatgateway]=vpc-nat-gateway)
 
 # engine prints the engine that runs here, if any. A docker client alone is none: its daemon has to answer.
 engine() {
@@ -42,9 +41,13 @@ if [[ -n ${IMAGE_PLATFORMS:-} ]]; then
   [[ ${IMAGE_PUSH:-} == true ]] && build+=(--push)
 fi
 
-while read -r file; do
-  dir=$(basename "$(dirname "$file")")
-  name=$registry/${names[$dir]:-$dir}:$tag
+# image NAME DIR ARG… builds one from dist/images/DIR.
+image() {
+  local name=$registry/$1:$tag file=dist/images/$2/Dockerfile
   step "building $name" "${build[@]}" -t "$name" -f "$file" \
-    --build-arg "VERSION=$tag" --build-arg "COMMIT=$commit" --build-arg "SOURCE_DATE_EPOCH=$epoch" .
-done < <(find dist/images -name Dockerfile | sort)
+    --build-arg "VERSION=$tag" --build-arg "COMMIT=$commit" --build-arg "SOURCE_DATE_EPOCH=$epoch" "${@:3}" .
+}
+
+image kube-ovn-controller kube-ovn-controller
+image vpc-nat-gateway-alone vpcnatgateway --target alone
+image vpc-nat-gateway-beside vpcnatgateway --target beside ${STOCK_IMAGE:+--build-arg "STOCK_IMAGE=$STOCK_IMAGE"}

@@ -137,6 +137,39 @@ func orEmpty(m map[string]string) map[string]string {
 	return m
 }
 
+// Kube-OVN's gateways are told to take its own image with this project's script laid over it, and how; in mode alone the complete one is set.
+func TestGatewayImage(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.chart, func(t *testing.T) {
+			version := load(t, l.chart).AppVersion()
+			beside := mustRender(t, l.chart, request{values: set(l.enabled, true, l.mode, "beside")})
+			image := "docker.io/kubeovn/vpc-nat-gateway-beside:" + version
+			for _, want := range []string{
+				`kubectl -n kube-system patch configmap ovn-vpc-nat-config --type=merge -p '{"data":{"image":"` + image + `"}}'`,
+				"kubectl -n kube-system set image statefulset/vpc-nat-gw-GATEWAY vpc-nat-gw=" + image,
+				"kubectl -n kube-system rollout status statefulset/vpc-nat-gw-GATEWAY",
+			} {
+				if !strings.Contains(beside.notes, "\n  "+want+"\n") {
+					t.Errorf("the notes do not say %s:\n%s", want, beside.notes)
+				}
+			}
+			for want, values := range map[string]map[string]any{
+				"docker.io/kubeovn/vpc-nat-gateway-alone:" + version: set(l.mode, "alone"),
+				"docker.io/kubeovn/mine:" + version:                  set(l.mode, "alone", l.gatewayRepository, "mine"),
+			} {
+				alone := mustRender(t, l.chart, request{values: values})
+				got, _, err := unstructured.NestedString(alone.objects["ConfigMap/kube-system/ovn-vpc-nat-config"].Object, "data", "image")
+				if err != nil || got != want {
+					t.Errorf("image %q, %v; want %q", got, err, want)
+				}
+				if strings.Contains(alone.notes, "set image") {
+					t.Errorf("the notes tell to set an image that is set:\n%s", alone.notes)
+				}
+			}
+		})
+	}
+}
+
 func TestRefusesToServeTwice(t *testing.T) {
 	newer := stockController("docker.io/kubeovn/kube-ovn:v1.18.0")
 	for _, l := range layouts {

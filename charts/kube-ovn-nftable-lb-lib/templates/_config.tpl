@@ -12,7 +12,8 @@ Every template here takes a dict of two: "root" is the chart's own root context,
   requireEIPGrant      only namespaces that an EIP's annotation names may use it
   withdraw             uninstalling, and switching off, take back what was published
   namespace            where everything goes
-  image, gatewayImage  references
+  image, gatewayImage  references; the latter is for mode alone
+  besideImage          that of gateways which Kube-OVN runs, for the notes
   pullPolicy, pullSecrets
   replicas
   verbosity, logFormat, metricsPort

@@ -50,9 +50,16 @@ them. When Kube-OVN is upgraded and brings its CRD anew, upgrade this release as
 
 {{ if ne (include "kube-ovn-nftable-lb-lib.handler" $) "true" -}}
 The gateways' script has to know share rules: Kube-OVN v1.17 and newer do. For the one of this project (nothing is sent
-twice, clients pinned at no cost), set the gateways' image. It restarts the gateways:
+twice, clients pinned at no cost), set the gateways' image to Kube-OVN's own with that script laid over it. Gateways that
+are made from then on have it:
 
-  kubectl -n {{ .namespace }} patch configmap ovn-vpc-nat-config --type=merge -p '{"data":{"image":"{{ .gatewayImage }}"}}'
+  kubectl -n {{ .namespace }} patch configmap ovn-vpc-nat-config --type=merge -p '{"data":{"image":"{{ .besideImage }}"}}'
+
+Kube-OVN does not compare the image of those that are there. Set it one after the other (deployment/… where a gateway has
+several replicas); one of a single replica forwards nothing while its pod is replaced:
+
+  kubectl -n {{ .namespace }} set image statefulset/vpc-nat-gw-GATEWAY vpc-nat-gw={{ .besideImage }}
+  kubectl -n {{ .namespace }} rollout status statefulset/vpc-nat-gw-GATEWAY
 
 {{ end -}}
 {{ end -}}

@@ -16,6 +16,7 @@ withdraw: {{ .Values.withdrawOnUninstall }}
 namespace: {{ default .Release.Namespace .Values.namespaceOverride }}
 image: {{ printf "%s/%s:%s" $registry $images.kubeovn.repository (default .Chart.AppVersion $images.kubeovn.tag) }}
 gatewayImage: {{ printf "%s/%s:%s" $registry $images.natgateway.repository (default .Chart.AppVersion $images.natgateway.tag) }}
+besideImage: {{ printf "%s/vpc-nat-gateway-beside:%s" $registry (default .Chart.AppVersion $images.natgateway.tag) }}
 pullPolicy: {{ .Values.image.pullPolicy }}
 pullSecrets: {{ toJson .Values.global.registry.imagePullSecrets }}
 replicas: {{ $controller.replicas }}

@@ -17,6 +17,7 @@ withdraw: {{ .Values.withdrawOnUninstall }}
 namespace: {{ .Values.namespace }}
 image: {{ printf "%s/%s:%s" $registry $images.repository $tag }}
 gatewayImage: {{ printf "%s/%s:%s" $registry $images.vpcRepository $tag }}
+besideImage: {{ printf "%s/vpc-nat-gateway-beside:%s" $registry $tag }}
 pullPolicy: {{ .Values.image.pullPolicy }}
 pullSecrets: {{ toJson .Values.global.registry.imagePullSecrets }}
 replicas: {{ .Values.replicaCount }}

@@ -30,7 +30,7 @@ var programs = []string{
 
 // TestImage builds the gateway's root file system as the Dockerfile says, from the packages of the machine, and runs the script in it.
 func TestImage(t *testing.T) {
-	file := readDockerfile(t, "gateway")
+	file := readDockerfile(t, "alone")
 	root := newRoot(t, file.packages)
 	for to, from := range file.copies {
 		root.put(filepath.Join("../../..", from), to)
@@ -95,10 +95,10 @@ cat
 exit 7
 `
 
-// TestImageOnStock lays the script over an image that has Kube-OVN's own, by the Dockerfile's own steps. These look for the same programs, and
+// TestImageBeside lays the script over an image that has Kube-OVN's own, by the Dockerfile's own steps. These look for the same programs, and
 // the verbs that are not ours reach the script that was there, as they are.
-func TestImageOnStock(t *testing.T) {
-	steps := stage(t, "on-stock")
+func TestImageBeside(t *testing.T) {
+	steps := stage(t, "beside")
 	m := regexp.MustCompile(`for program in ([^;]*);`).FindStringSubmatch(strings.Join(steps, "\n"))
 	if m == nil {
 		t.Fatal("the Dockerfile looks for no programs")
@@ -107,8 +107,10 @@ func TestImageOnStock(t *testing.T) {
 		t.Errorf("programs (-want +got):\n%s", diff)
 	}
 
-	root := newRoot(t, readDockerfile(t, "gateway").packages)
+	root := newRoot(t, readDockerfile(t, "alone").packages)
 	root.write("/kube-ovn/nat-gateway.sh", stockScript)
+	const balancer = "#!/bin/bash\necho balances\n"
+	root.write("/kube-ovn/lb-svc.sh", balancer)
 	// What it would install is there already.
 	root.write("/usr/local/bin/apt-get", "#!/bin/bash\necho \"$@\" >>/tmp/apt-get\n")
 	g := newGateway(t)
@@ -120,6 +122,9 @@ func TestImageOnStock(t *testing.T) {
 			}
 		case "COPY":
 			root.put(filepath.Join("../../..", f[1]), f[2])
+		case "ARG", "LABEL":
+		default:
+			t.Fatalf("a step that this test does not know: %s", step)
 		}
 	}
 	called, err := os.ReadFile(root.root + "/tmp/apt-get")
@@ -153,6 +158,10 @@ func TestImageOnStock(t *testing.T) {
 		if out, err := script("", "interfaces"); err != nil || out != want {
 			t.Errorf("the stock script takes the interfaces for %q, %v; want %q", out, err, want)
 		}
+	}
+	// What Kube-OVN runs from the same image for Services of its own kind.
+	if got, err := os.ReadFile(root.root + "/kube-ovn/lb-svc.sh"); err != nil || string(got) != balancer {
+		t.Errorf("lb-svc.sh: %q, %v", got, err)
 	}
 	if out, err := script("", "nft-dnat-map-add", eip+",80,tcp,10.1.0.11:80"); err != nil || strings.Contains(out, "stock") {
 		t.Errorf("a share verb: %v: %s", err, out)
