@@ -59,8 +59,12 @@ func TestAbilitiesOfFlags(t *testing.T) {
 		{"its own handler", nil, lbservice.AllAbilities, true},
 		{"its own handler, whatever is said", []string{"--nat-gw-handler-abilities=none"}, lbservice.AllAbilities, true},
 		{"another's", []string{"--enable-nat-gw-handler=false"}, lbservice.Abilities{}, false},
-		{"another's that is known", []string{"--enable-nat-gw-handler=false", "--nat-gw-handler-abilities=affinity,masquerade"},
-			lbservice.Abilities{Affinity: true, Masquerade: true}, true},
+		{
+			"another's that is known",
+			[]string{"--enable-nat-gw-handler=false", "--nat-gw-handler-abilities=affinity,masquerade"},
+			lbservice.Abilities{Affinity: true, Masquerade: true},
+			true,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := newOptions()

@@ -104,59 +104,79 @@ func TestAbilities(t *testing.T) {
 			"ranges that nobody enforces", stockNewer, newService(testService, ranges), backends(single), ReasonSourceRangesNotEnforceable,
 			"loadBalancerSourceRanges 10.0.0.0/8: the handler of VpcNatGateway gw-a keeps nobody out, so nobody is let in; " +
 				"have the gateway run by a handler that does, or take the ranges off and use a NetworkPolicy",
-			nil, false, []string{EventNotServed},
+			nil, false,
+			[]string{EventNotServed},
 		},
 		{
-			"ranges that are enforced", Abilities{SourceRanges: true}, newService(testService, ranges), backends(single), ReasonProgrammed,
-			"served at 203.0.113.10 by VpcNatGateway gw-a; the gateway lets in clients of 10.0.0.0/8 only", one, true, []string{EventNote, EventServed},
+			"ranges that are enforced",
+			Abilities{SourceRanges: true},
+			newService(testService, ranges), backends(single), ReasonProgrammed,
+			"served at 203.0.113.10 by VpcNatGateway gw-a; the gateway lets in clients of 10.0.0.0/8 only", one, true,
+			[]string{EventNote, EventServed},
 		},
 		{
 			"ranges that let everybody in need nobody", stockV117, newService(testService, everyone), backends(single), ReasonProgrammed,
-			"served at 203.0.113.10 by VpcNatGateway gw-a", one, true, []string{EventServed},
+			"served at 203.0.113.10 by VpcNatGateway gw-a", one, true,
+			[]string{EventServed},
 		},
 		{
 			"affinity that is not known", stockV117, newService(testService, clientIP(600)), backends(single), ReasonAffinityNotServed,
 			"sessionAffinity ClientIP: the handler of VpcNatGateway gw-a does not know it, so connections of one client are spread; " +
 				"upgrade Kube-OVN, or have the gateway run by a handler that does",
-			one, true, []string{EventNote},
+			one, true,
+			[]string{EventNote},
 		},
 		{
 			"affinity that is known", stockNewer, newService(testService, clientIP(600)), backends(single), ReasonProgrammed,
-			"served at 203.0.113.10 by VpcNatGateway gw-a", one, true, []string{EventServed},
+			"served at 203.0.113.10 by VpcNatGateway gw-a", one, true,
+			[]string{EventServed},
 		},
 		{
 			"a backend that needs masquerading beside one that does not", stockV117, newService(testService), backends(single, dual), ReasonProgrammed,
 			`served at 203.0.113.10 by VpcNatGateway gw-a; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "web-2"`,
-			one, true, []string{EventBackendSkipped, EventServed},
+			one, true,
+			[]string{EventBackendSkipped, EventServed},
 		},
 		{
 			"none that does not", stockV117, newService(testService), backends(dual), ReasonNoBackend,
 			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "web-2"`,
-			nil, true, []string{EventBackendSkipped, EventNotServed},
+			nil, true,
+			[]string{EventBackendSkipped, EventNotServed},
 		},
 		{
 			"masquerading that was asked for", stockV117, newService(testService, sourceIP("masquerade")), backends(single), ReasonNoBackend,
 			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "web-0"`,
-			nil, true, []string{EventBackendSkipped, EventNotServed},
+			nil, true,
+			[]string{EventBackendSkipped, EventNotServed},
 		},
 		{
 			"the user's own word that there is a way back", stockV117, newService(testService, sourceIP("preserve")), backends(dual), ReasonProgrammed,
-			"served at 203.0.113.10 by VpcNatGateway gw-a", []string{"80/tcp 10.1.0.6:8080"}, true, []string{EventServed},
+			"served at 203.0.113.10 by VpcNatGateway gw-a",
+			[]string{"80/tcp 10.1.0.6:8080"},
+			true,
+			[]string{EventServed},
 		},
 		{
-			"several pods, of which one is programmed", Abilities{Masquerade: true}, newService(testService), all(backends(single), replicas),
+			"several pods, of which one is programmed",
+			Abilities{Masquerade: true},
+			newService(testService), all(backends(single), replicas),
 			ReasonGatewayPodsNotServed,
 			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: set its replicas to 1, or have it run by a handler that programs all",
-			[]string{"80/tcp 10.1.0.4:8080 m"}, true, []string{EventNote},
+			[]string{"80/tcp 10.1.0.4:8080 m"},
+			true,
+			[]string{EventNote},
 		},
 		{
-			"several pods without masquerading, an endpoint without a Pod", Abilities{EveryPod: true}, newService(testService), all(byHand, replicas),
+			"several pods without masquerading, an endpoint without a Pod",
+			Abilities{EveryPod: true},
+			newService(testService), all(byHand, replicas),
 			ReasonNoBackend,
 			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "10.1.0.9"`,
-			nil, true, []string{EventBackendSkipped, EventNotServed},
+			nil, true,
+			[]string{EventBackendSkipped, EventNotServed},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
