@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -187,11 +188,21 @@ func (c *Controller) syncStatus(ctx context.Context, s *Snapshot, o *Outcome) er
 		c.queue.AddAfter(s.Key, rest)
 		return nil
 	}
+	contested := taken(s.Service)
+	if rest := c.contests.rest(s.Key, c.now()); contested && rest > 0 {
+		c.queue.AddAfter(s.Key, rest)
+		return nil
+	}
 	patch, err := statusPatch(s.Service, status)
 	if err != nil {
 		return err
 	}
 	if patch != nil {
+		if contested {
+			c.contests.restored(s.Key, rivalOf(s.Service), c.now())
+			// When it is over, that is no longer to be said.
+			c.queue.AddAfter(s.Key, contestOver+time.Second)
+		}
 		patched, err := c.kube.CoreV1().Services(s.Key.Namespace).Patch(ctx, s.Key.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{FieldManager: fieldManager}, "status")
 		switch {

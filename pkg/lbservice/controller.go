@@ -89,6 +89,7 @@ type Controller struct {
 	swept       chan struct{}
 	turns       *turns
 	abilities   atomic.Pointer[Abilities]
+	contests    *contests
 }
 
 // New makes a controller and registers it on the informers. It does no I/O.
@@ -115,6 +116,7 @@ func New(opts Options) (*Controller, error) {
 		statuses:    newStatuses(),
 		programming: newTransition(),
 		told:        newTold(),
+		contests:    newContests(),
 		in: inputs{
 			services: core.Services().Informer(),
 			slices:   opts.KubeInformers.Discovery().V1().EndpointSlices().Informer(),
@@ -235,6 +237,7 @@ func (c *Controller) sync(ctx context.Context, key sharenat.Owner) (waiting bool
 		c.told.forget(key)
 		c.statuses.forget(key)
 		c.programming.forget(key)
+		c.contests.forget(key)
 		c.metrics.setReason(key, "")
 		c.opts.Latency.Forget(key)
 		return false, err
@@ -252,14 +255,19 @@ type pass struct {
 
 // syncRules decides and writes the rules. Passes over the same EIP do it one after the other.
 func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, error) {
+	// Who names none only gives back, and waits for nobody.
 	eip := ""
 	if svc := c.service(key); svc != nil {
 		eip = sharenat.EIPName(svc)
 	}
-	if !c.turns.take(eip, key) {
-		return nil, errBusy
+	if eip == "" {
+		c.turns.skip(key)
+	} else {
+		if !c.turns.take(eip, key) {
+			return nil, errBusy
+		}
+		defer c.turns.leave(eip)
 	}
-	defer c.turns.leave(eip)
 	decided := c.opts.Latency.Pass(key)
 	snapshot := c.snapshot(key)
 	if snapshot.Service != nil && sharenat.EIPName(snapshot.Service) != eip {
@@ -310,6 +318,7 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	if !sharenat.Qualifies(s.Service) {
 		return s
 	}
+	s.Rival, s.Contested = c.contests.rival(key, c.now())
 	eip := sharenat.EIPName(s.Service)
 	s.EIP = get[kubeovnv1.IptablesEIP](c.in.eips, eip)
 	if s.EIP != nil {

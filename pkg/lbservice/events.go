@@ -103,6 +103,8 @@ const (
 	msgGatewayPodsNotServed = "VpcNatGateway %s has %d pods, of which its handler programs only the first: set its replicas to 1, " +
 		"or have it run by a handler that programs all"
 
+	msgContested = "status.loadBalancer is written by %s as well, which takes the EXTERNAL-IP away: it is put right less and less often; " +
+		"give the Service the loadBalancerClass of one of the two, ours is %s"
 	msgNoWayBack = "Pods with their default route elsewhere and a NIC in Subnet %s may have no way back to VpcNatGateway %s in Subnet %s: " +
 		"give them a route to it by that NIC, or attach them to the gateway's Subnet"
 	msgBadOverride = "annotation %s=%q is not auto, preserve or masquerade, and counts as auto"

@@ -223,9 +223,13 @@ func (c *Controller) serviceChanged(before, after *corev1.Service) {
 	if before != nil && after != nil && sharenat.EIPName(before) == sharenat.EIPName(after) && slices.Equal(sharenat.ClaimsOf(before), sharenat.ClaimsOf(after)) {
 		return
 	}
+	// Only those that claim the same ports can be concerned: an EIP may have very many others.
 	for _, svc := range []*corev1.Service{before, after} {
-		if svc != nil {
-			c.enqueueEIP(sharenat.EIPName(svc))
+		if svc == nil {
+			continue
+		}
+		for _, claim := range sharenat.ClaimsOf(svc) {
+			c.enqueueClaim(sharenat.EIPName(svc), claim)
 		}
 	}
 }

@@ -40,6 +40,9 @@ type Snapshot struct {
 
 	// RequireEIPGrant: an EIP without a grant annotation may not be used.
 	RequireEIPGrant bool
+	// Contested: somebody else takes the EXTERNAL-IP away again and again: Rival, as far as that is known.
+	Contested bool
+	Rival     string
 	// Abilities of whoever programs the rules.
 	Abilities Abilities
 }

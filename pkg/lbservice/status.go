@@ -63,6 +63,13 @@ func notesOf(s *Snapshot, o *Outcome) []Note {
 	if ranges, _ := sourceRanges(svc); len(ranges) > 0 && o.Blocked != ReasonSourceRangesNotEnforceable {
 		notes = append(notes, Note{Type: corev1.EventTypeNormal, Text: fmt.Sprintf(msgSourceRanges, sharenat.FormatSources(ranges))})
 	}
+	if s.Contested {
+		rival := "somebody who is not on record"
+		if s.Rival != "" {
+			rival = strconv.Quote(s.Rival)
+		}
+		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: fmt.Sprintf(msgContested, rival, sharenat.LoadBalancerClass)})
+	}
 	if _, valid := sourceIPOverride(svc); !valid {
 		notes = append(notes, Note{
 			Type: corev1.EventTypeWarning,

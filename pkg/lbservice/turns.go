@@ -35,14 +35,7 @@ func newTurns(call func(sharenat.Owner)) *turns {
 func (t *turns) take(eip string, key sharenat.Owner) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	called := t.called[key]
-	delete(t.called, key)
-	for _, other := range called {
-		if other != eip {
-			// It names another EIP by now: there, it is the next one's turn.
-			t.callNext(other)
-		}
-	}
+	t.passOn(key, eip)
 	q := t.queues[eip]
 	if q == nil {
 		q = &turnQueue{known: map[sharenat.Owner]bool{}}
@@ -57,6 +50,24 @@ func (t *turns) take(eip string, key sharenat.Owner) bool {
 		q.waiting = append(q.waiting, key)
 	}
 	return false
+}
+
+// skip gives up the turns that a Service was called for: it names no EIP any more.
+func (t *turns) skip(key sharenat.Owner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.passOn(key, "")
+}
+
+// passOn calls the next where a Service was called and names another EIP by now.
+func (t *turns) passOn(key sharenat.Owner, eip string) {
+	called := t.called[key]
+	delete(t.called, key)
+	for _, other := range called {
+		if other != eip {
+			t.callNext(other)
+		}
+	}
 }
 
 // leave ends a pass.

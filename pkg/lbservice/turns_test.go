@@ -125,3 +125,19 @@ func TestTurnsForgetNobody(t *testing.T) {
 		}
 	}
 }
+
+// Who is called and names no EIP any more lets the next one have its turn.
+func TestSkippedTurn(t *testing.T) {
+	var called []string
+	turns := newTurns(func(key sharenat.Owner) { called = append(called, key.Name) })
+	for i, name := range []string{"a", "b", "c"} {
+		if took := turns.take("eip", sharenat.Owner{Name: name}); took != (i == 0) {
+			t.Fatalf("%s: %v", name, took)
+		}
+	}
+	turns.leave("eip")
+	turns.skip(sharenat.Owner{Name: "b"})
+	if !slices.Equal(called, []string{"b", "c"}) {
+		t.Errorf("called %v", called)
+	}
+}
