@@ -94,6 +94,8 @@ const (
 
 	msgExternalLocal = "externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgInternalLocal = "internalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
+	msgIPv6Alone     = "ipFamilies is IPv6 alone: at the EIP the Service is served over IPv4"
+	msgDualStack     = "ipFamilyPolicy RequireDualStack: at the EIP only the IPv4 side is served"
 	msgSourceRanges  = "the gateway lets in clients of %s only"
 	// What is missing beside another handler, and what to do.
 	msgSourceRangesNotEnforceable = "loadBalancerSourceRanges %s: the handler of VpcNatGateway %s keeps nobody out, so nobody is let in; " +

@@ -63,6 +63,12 @@ func notesOf(s *Snapshot, o *Outcome) []Note {
 	if ranges, _ := sourceRanges(svc); len(ranges) > 0 && o.Blocked != ReasonSourceRangesNotEnforceable {
 		notes = append(notes, Note{Type: corev1.EventTypeNormal, Text: fmt.Sprintf(msgSourceRanges, sharenat.FormatSources(ranges))})
 	}
+	switch {
+	case len(svc.Spec.IPFamilies) > 0 && !slices.Contains(svc.Spec.IPFamilies, corev1.IPv4Protocol):
+		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: msgIPv6Alone})
+	case ptr.Deref(svc.Spec.IPFamilyPolicy, "") == corev1.IPFamilyPolicyRequireDualStack:
+		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: msgDualStack})
+	}
 	if s.Contested {
 		rival := "somebody who is not on record"
 		if s.Rival != "" {

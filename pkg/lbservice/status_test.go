@@ -308,6 +308,15 @@ func TestEvents(t *testing.T) {
 		{"local policy", newService(testService, func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }), withBackend, []string{
 			"Warning NftableLbSvcNote externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic",
 		}},
+		{"IPv6 alone", newService(testService, func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }), withBackend, []string{
+			"Warning NftableLbSvcNote ipFamilies is IPv6 alone: at the EIP the Service is served over IPv4",
+		}},
+		{"both families", newService(testService, func(s *corev1.Service) {
+			s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
+			s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+		}), withBackend, []string{
+			"Warning NftableLbSvcNote ipFamilyPolicy RequireDualStack: at the EIP only the IPv4 side is served",
+		}},
 		{"blocked", newService(testService), func(s *Snapshot) { s.EIP = nil }, []string{
 			"Warning NftableLbSvcNotServed IptablesEIP eip-a does not exist: create it, or name another in the annotation ovn.kubernetes.io/eip",
 		}},
