@@ -39,13 +39,31 @@ func onlyBeside(release handler.Release) {
 func (b *balancer) setImage(ctx context.Context, name string) {
 	GinkgoHelper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-		"containers": []map[string]any{{"name": "vpc-nat-gw", "image": "docker.io/kubeovn/" + name + ":v1.17.0"}},
+		"containers": []map[string]any{{"name": "vpc-nat-gw", "image": gatewayImage(name)}},
 	}}}})
 	Expect(err).NotTo(HaveOccurred())
 	_, err = b.Kube.AppsV1().StatefulSets(SystemNamespace).Patch(ctx, "vpc-nat-gw-"+b.Net.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	b.waitRedone(ctx, b.Gateway)
 }
+
+// configureImage has Kube-OVN make its gateways of another image until the spec has ended.
+func configureImage(ctx context.Context, name string) {
+	GinkgoHelper()
+	maps := cluster.Kube.CoreV1().ConfigMaps(SystemNamespace)
+	set := func(ctx context.Context, image string) {
+		GinkgoHelper()
+		_, err := maps.Patch(ctx, "ovn-vpc-nat-config", types.MergePatchType, fmt.Appendf(nil, `{"data":{"image":%q}}`, image), metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	before, err := maps.Get(ctx, "ovn-vpc-nat-config", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func(ctx context.Context) { set(ctx, before.Data["image"]) })
+	set(ctx, gatewayImage(name))
+}
+
+// gatewayImage is the image of gateways with a name.
+func gatewayImage(name string) string { return "docker.io/kubeovn/" + name + ":v1.17.0" }
 
 // waitRedone waits until a gateway's pod was replaced, and all that was in it is in the new one.
 func (b *balancer) waitRedone(ctx context.Context, old *corev1.Pod) {
@@ -138,12 +156,20 @@ var _ = Describe("Beside Kube-OVN's own controller", Lab, Stock, func() {
 		unanswered(ctx, b.Outside(ctx), At(b.Addr, TCP(443)))
 	})
 
-	It("goes on in rolling updates; what they cost is counted", func(ctx SpecContext) {
-		b := churnBalancer(ctx, 4, false, TCP(80))
+	It("goes on in a rolling update; what it costs is counted", func(ctx SpecContext) {
+		const drain = 3 // as long as many a preStop hook sleeps, in seconds
+		s := cluster.NewScene(ctx)
+		b := &balancer{Scene: s, Net: s.Network(ctx, "a"), Ports: []corev1.ServicePort{TCP(80)}}
+		b.EIP = b.Net.EIP(ctx, "web")
+		w := drainingWorkload("web", 4, b.Net)
+		w.Args, w.Grace = []string{fmt.Sprintf("--delay-shutdown=%d", drain)}, 2*drain
+		s.Deployment(ctx, w)
+		s.Service(ctx, "web", b.EIP, b.Ports)
+		b.Settle(ctx, 4)
 		l := startLoad(ctx, b)
 		b.Rollout(ctx, "web")
 		b.Settle(ctx, 4)
-		l.counted(ctx, "a rolling update of 4 Pods")
+		l.counted(ctx, fmt.Sprintf("a rolling update of 4 Pods that drain for %d s", drain))
 	})
 
 	It("is served again when the gateway's pod was replaced", func(ctx SpecContext) {
@@ -264,11 +290,12 @@ func (b *balancer) waitAffinity(ctx context.Context, seconds int32) {
 var _ = Describe("Kube-OVN's own controller", Serial, Lab, Stock, func() {
 	It("hands its gateways over to this project's, and gets them back, and nobody notices", func(ctx SpecContext) {
 		onlyBeside(handler.V117)
-		b := newBalancer(ctx, 2, TCP(80))
-		b.setImage(ctx, node.OnStockImage)
-		b.Settle(ctx, 2)
+		// As its users are told: who makes gateways of another image than they have restarts them.
+		configureImage(ctx, node.OnStockImage)
+		b := churnBalancer(ctx, 2, false, TCP(80))
 		b.Rule(ctx, "ssh", exclusiveRule(b.EIP, 22, b.Backends()[0]))
 		b.WaitRule(ctx, b.Name+"-ssh")
+		behind := b.Pods[0].Name
 		before := uids(b.rulesOf(ctx, "web"))
 		DeferCleanup(func(ctx context.Context) {
 			Expect(b.Lab.StopStock(ctx)).To(Succeed())
@@ -280,20 +307,21 @@ var _ = Describe("Kube-OVN's own controller", Serial, Lab, Stock, func() {
 		Expect(b.Lab.StopStock(ctx)).To(Succeed())
 		b.RestartController(ctx, "--enable-nat-gw-handler=true")
 		b.Settle(ctx, 2)
+		Expect(uids(b.rulesOf(ctx, "web"))).To(Equal(before), "rules")
 		b.Scale(ctx, "web", 3)
 		b.Settle(ctx, 3)
-		b.Scale(ctx, "web", 2)
-		b.Settle(ctx, 2)
+		before = uids(b.rulesOf(ctx, "web"))
+		WaitAnswers(ctx, b.Outside(ctx), At(b.Addr, TCP(22)), behind)
 		Expect(b.GatewayPod(ctx, b.Net.Name).UID).To(Equal(b.Gateway.UID), "the gateway's pod")
 
 		By("and gives them back")
 		b.RestartController(ctx)
 		Expect(b.Lab.StartStock(ctx)).To(Succeed())
-		b.Settle(ctx, 2)
-		Expect(uids(b.rulesOf(ctx, "web"))).To(HaveLen(len(before)))
-		b.Scale(ctx, "web", 3)
 		b.Settle(ctx, 3)
-		WaitAnswers(ctx, b.Outside(ctx), At(b.Addr, TCP(22)), b.Pods[0].Name)
-		l.counted(ctx, "handed over, and back")
+		Expect(uids(b.rulesOf(ctx, "web"))).To(Equal(before), "rules")
+		b.Scale(ctx, "web", 4)
+		b.Settle(ctx, 4)
+		WaitAnswers(ctx, b.Outside(ctx), At(b.Addr, TCP(22)), behind)
+		l.lostNothing(ctx, "handed over by a stand-in for Kube-OVN's own controller, and back")
 	})
 })

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"github.com/kubeovn/kube-ovn/pkg/lbservice"
+
 	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
 )
 
@@ -73,8 +75,8 @@ func newFields(crd map[string]any) map[string]any {
 	return fields
 }
 
-// applyStock makes the Deployment by which a release of Kube-OVN is known. Who runs the gateways in its place is a process of
-// the lab.
+// applyStock makes the Deployment by which a release of Kube-OVN is known, in the place of the one that the lab has. Who runs the
+// gateways is a stand-in, a process of the lab.
 func applyStock(ctx context.Context, version string) {
 	GinkgoHelper()
 	labels := map[string]string{"app": "kube-ovn-controller"}
@@ -179,8 +181,8 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 		})
 	})
 
-	It("serves what needs the new fields", func(ctx SpecContext) {
-		setAffinity := func(affinity corev1.ServiceAffinity) {
+	It("writes the new fields, and says that its controller does not know them", func(ctx SpecContext) {
+		setAffinity := func(affinity corev1.ServiceAffinity, reason string) {
 			GinkgoHelper()
 			user.ChangeService(ctx, "web", func(service *corev1.Service) { service.Spec.SessionAffinity = affinity })
 			Wait(ctx, func(g Gomega, ctx context.Context) {
@@ -191,12 +193,11 @@ var _ = Describe("Installing beside Kube-OVN", Ordered, Serial, Lab, Beside, fun
 					g.Expect(rules[i].Status.Ready).To(BeTrue())
 				}
 			}).Should(Succeed())
+			user.WaitReason(ctx, "web", reason)
 		}
-		setAffinity(corev1.ServiceAffinityClientIP)
-		Wait(ctx, func(ctx context.Context) []string {
-			return AskAll(ctx, user.Outside(ctx), At(user.Addr, TCP(80)), 20).Who()
-		}).Should(HaveLen(1), "who answers one client")
-		setAffinity(corev1.ServiceAffinityNone)
+		setAffinity(corev1.ServiceAffinityClientIP, lbservice.ReasonAffinityNotServed)
+		Expect(AskAll(ctx, user.Outside(ctx), At(user.Addr, TCP(80)), 40).Who()).To(HaveLen(2), "who answers one client")
+		setAffinity(corev1.ServiceAffinityNone, lbservice.ReasonProgrammed)
 	})
 
 	It("by Helm is undone by it, but for what is the user's and Kube-OVN's", func(ctx SpecContext) {

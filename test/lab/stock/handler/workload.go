@@ -103,7 +103,7 @@ func buildTemplate(gw *kubeovnv1.VpcNatGateway, external *kubeovnv1.Subnet, s se
 					{Name: "GATEWAY_V6", Value: gatewayOf(external, netip.Addr.Is6)},
 				},
 				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
-					Command: []string{"sh", "-c", "sysctl -w net.ipv4.ip_forward=1"},
+					Command: []string{"bash", "-c", "sysctl -w net.ipv4.ip_forward=1"},
 				}}},
 				SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true), AllowPrivilegeEscalation: ptr.To(true)},
 			}},
