@@ -70,6 +70,13 @@ func (s *problemStore) isNew(gateway, problem string) bool {
 	return true
 }
 
+// is says that what was last reported of the gateway has this reason.
+func (s *problemStore) is(gateway, reason string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.HasPrefix(s.items[gateway], reason)
+}
+
 func (s *problemStore) solved(gateway string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,6 +109,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.problems.solved(name)
 		c.written.forget("gateway/" + name)
 		c.wake(name)
+		c.continueRollout(ctx, name)
 		return ignoreNotFound(err)
 	}
 	if lag := c.written.behind("gateway/"+name, gw, c.Clock.Now()); lag > 0 {
@@ -119,10 +127,21 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 	if p != nil {
 		return c.patchGateway(ctx, gw, p)
 	}
-	workload, err := c.workloadOf(gw)
+	return c.runGateway(ctx, gw)
+}
+
+// runGateway keeps the workload of a gateway that is to run, and its status.
+func (c *Controller) runGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway) error {
+	r := c.rollout()
+	invalid := c.problems.is(gw.Name, ReasonInvalidGateway)
+	workload, err := c.workloadOf(gw, r.editionFor(gw.Name))
+	if r.target.image == "" {
+		err = fmt.Errorf("ConfigMap %s names no %s", imageConfigMap, imageKey)
+	}
 	if err != nil {
 		// What is missing is watched: its coming is an event.
 		c.report(ctx, gw, ReasonInvalidGateway, err)
+		c.continueRollout(ctx, gw.Name)
 		return nil
 	}
 	if err := c.deleteWorkloads(ctx, gw, workload); err != nil {
@@ -132,13 +151,17 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.report(ctx, gw, ReasonWorkloadFailed, err)
 		return err
 	}
-	c.problems.solved(name)
+	c.problems.solved(gw.Name)
+	if invalid {
+		c.gatewayQueue.Add(gw.Name) // it may be its turn, now that it takes part again
+	}
+	c.continueRollout(ctx, gw.Name)
 	return c.publishGateway(ctx, gw, c.gatewayStatus(gw, workload))
 }
 
 // workloadOf describes the workload of a gateway.
-func (c *Controller) workloadOf(gw *kubeovnv1.VpcNatGateway) (*Workload, error) {
-	in := workloadInput{gateway: gw, config: c.config(), namespace: c.Namespace}
+func (c *Controller) workloadOf(gw *kubeovnv1.VpcNatGateway, of edition) (*Workload, error) {
+	in := workloadInput{gateway: gw, edition: of, namespace: c.Namespace}
 	for _, name := range externalSubnetsOf(gw) {
 		subnet, err := c.subnetLister.Get(name)
 		if err != nil {
@@ -240,27 +263,26 @@ func (c *Controller) deleteWorkloads(ctx context.Context, gw *kubeovnv1.VpcNatGa
 
 // workloads lists what belongs to a gateway: what it owns, and what an older controller made for it, which names it in the pods' annotation.
 func (c *Controller) workloads(gw *kubeovnv1.VpcNatGateway) []*Workload {
-	mine := func(obj metav1.Object, template *corev1.PodTemplateSpec) bool {
-		if owner := metav1.GetControllerOf(obj); owner != nil {
-			return owner.UID == gw.UID
-		}
-		return template.Annotations[sharenat.GatewayPodAnnotation] == gw.Name
-	}
-	selector := labels.SelectorFromSet(labels.Set{gatewayPodLabel: "true"})
 	var out []*Workload
+	c.eachWorkload(func(w *Workload) {
+		if w.belongsTo(gw) {
+			out = append(out, w)
+		}
+	})
+	return out
+}
+
+// eachWorkload visits the workloads of all gateways.
+func (c *Controller) eachWorkload(visit func(*Workload)) {
+	selector := labels.SelectorFromSet(labels.Set{gatewayPodLabel: "true"})
 	sets, _ := c.setLister.List(selector)
 	for _, set := range sets {
-		if mine(set, &set.Spec.Template) {
-			out = append(out, &Workload{StatefulSet: set})
-		}
+		visit(&Workload{StatefulSet: set})
 	}
 	deployments, _ := c.deployLister.List(selector)
 	for _, deployment := range deployments {
-		if mine(deployment, &deployment.Spec.Template) {
-			out = append(out, &Workload{Deployment: deployment})
-		}
+		visit(&Workload{Deployment: deployment})
 	}
-	return out
 }
 
 // stopGateway deletes the workload of a gateway that is being deleted or turned off, and takes the finalizer off once it is gone.

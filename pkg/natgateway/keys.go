@@ -2,7 +2,11 @@
 
 package natgateway
 
-import "github.com/kubeovn/kube-ovn/pkg/sharenat"
+import (
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+)
 
 // ConfigMaps in the controller's own namespace, and their keys.
 const (
@@ -33,6 +37,11 @@ const (
 
 	// workloadHashAnnotation on a workload tells from which description it was made.
 	workloadHashAnnotation = "ovn.kubernetes.io/vpc-nat-gw-hash"
+	// workloadImageAnnotation on a workload is the image of that description.
+	workloadImageAnnotation = "ovn.kubernetes.io/vpc-nat-gw-image"
+
+	// revisionLabel on a pod of a StatefulSet names the revision that it was made from.
+	revisionLabel = appsv1.StatefulSetRevisionLabel
 )
 
 const (
@@ -59,6 +68,7 @@ const (
 	ReasonAddressUnusable   = "AddressUnusable"
 	ReasonAddressAllocated  = "AddressAllocated"
 	ReasonWorkloadFailed    = "GatewayWorkloadFailed"
+	ReasonRolloutStopped    = "GatewayRolloutStopped"
 	ReasonScriptOutdated    = "GatewayScriptOutdated"
 	ReasonInvalidGateway    = "InvalidGateway"
 	ReasonInvalidSwitch     = "InvalidSwitch"

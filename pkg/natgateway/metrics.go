@@ -18,7 +18,7 @@ type Metrics struct {
 	duration    *prometheus.HistogramVec
 	lastSuccess *prometheus.GaugeVec
 
-	ready, pods, identities, backends, notReady *prometheus.Desc
+	ready, pods, identities, backends, notReady, rollout *prometheus.Desc
 
 	mu sync.Mutex
 	// exists tells of a gateway whether it is there, and snapshot what all of them are like; nil before there is a controller.
@@ -32,6 +32,7 @@ type gatewayFigures struct {
 	ready   bool
 	// pods that run it by what is known of them, and rules that are not ready by the reason's class.
 	pods, rules          map[string]int
+	rollout              string // its place in the rollout of an image; empty: none
 	identities, backends int
 }
 
@@ -84,6 +85,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		backends:   desc("backends", "Backends of all identities that a gateway should hold."),
 		notReady: desc("rules_not_ready", "Rules of a gateway that are not, or still, programmed, by reason class: pending (an address or the gateway is missing), "+
 			"programming (on the way), lost (the port is another's), invalid, deleting (on the way out).", "class"),
+		rollout: desc("rollout", "1 for the gateway's place in the rollout of an image, else 0: held (keeps the former one until the others "+
+			"are filled), filling (has the new one, is not filled yet), failed (cannot be filled, the others wait).", "state"),
 	}
 	if registerer == nil {
 		return m, nil
@@ -98,7 +101,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range []prometheus.Collector{m.calls, m.duration, m.lastSuccess} {
 		c.Describe(out)
 	}
-	for _, desc := range []*prometheus.Desc{m.ready, m.pods, m.identities, m.backends, m.notReady} {
+	for _, desc := range []*prometheus.Desc{m.ready, m.pods, m.identities, m.backends, m.notReady, m.rollout} {
 		out <- desc
 	}
 }
@@ -117,12 +120,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
 	}
+	flag := map[bool]int{true: 1}
 	for _, f := range snapshot() {
-		ready := 0
-		if f.ready {
-			ready = 1
+		gauge(m.ready, flag[f.ready], f.gateway)
+		for _, state := range []string{rolloutHeld, rolloutFilling, rolloutFailed} {
+			gauge(m.rollout, flag[state == f.rollout], f.gateway, state)
 		}
-		gauge(m.ready, ready, f.gateway)
 		gauge(m.identities, f.identities, f.gateway)
 		gauge(m.backends, f.backends, f.gateway)
 		for state, n := range f.pods {
@@ -190,9 +193,10 @@ func (c *Controller) figures() []gatewayFigures {
 		return nil // a lister's List has no error
 	}
 	out := make([]gatewayFigures, 0, len(gateways))
+	rollout := c.rolloutStates()
 	for _, gw := range gateways {
 		f := gatewayFigures{
-			gateway: gw.Name, ready: gw.Status.Ready,
+			gateway: gw.Name, ready: gw.Status.Ready, rollout: rollout[gw.Name],
 			pods:  map[string]int{podFilled: 0, podFilling: 0, podNotReady: 0},
 			rules: map[string]int{classPending: 0, classProgramming: 0, classLost: 0, classInvalid: 0, classDeleting: 0},
 		}

@@ -454,7 +454,7 @@ func TestWorkloadGolden(t *testing.T) {
 	}}
 	build := func(tweaks ...func(*kubeovnv1.VpcNatGateway)) string {
 		w, err := buildWorkload(workloadInput{
-			gateway: gateway(tweaks...), externals: externals, config: Config{Image: testImage, NamePrefix: defaultNamePrefix}, namespace: testNamespace,
+			gateway: gateway(tweaks...), externals: externals, edition: edition{testImage, defaultNamePrefix}, namespace: testNamespace,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -510,7 +510,7 @@ func TestWorkloadErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := buildWorkload(workloadInput{gateway: tt.gateway, externals: tt.externals, config: Config{Image: tt.image, NamePrefix: "p-"}, namespace: "ns"})
+			_, err := buildWorkload(workloadInput{gateway: tt.gateway, externals: tt.externals, edition: edition{tt.image, "p-"}, namespace: "ns"})
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want one with %q", err, tt.wantErr)
 			}

@@ -52,7 +52,7 @@ func newConfig(image, gates map[string]string) Config {
 type workloadInput struct {
 	gateway   *kubeovnv1.VpcNatGateway
 	externals []*kubeovnv1.Subnet
-	config    Config
+	edition   edition
 	namespace string // the controller's own
 }
 
@@ -74,6 +74,13 @@ func (w *Workload) meta() *metav1.ObjectMeta {
 		return &w.StatefulSet.ObjectMeta
 	}
 	return &w.Deployment.ObjectMeta
+}
+
+func (w *Workload) template() *corev1.PodTemplateSpec {
+	if w.StatefulSet != nil {
+		return &w.StatefulSet.Spec.Template
+	}
+	return &w.Deployment.Spec.Template
 }
 
 func (w *Workload) object() runtime.Object {
@@ -122,7 +129,7 @@ func externalSubnetsOf(gw *kubeovnv1.VpcNatGateway) []string {
 // buildWorkload describes a gateway's workload: a StatefulSet for one pod, a Deployment for more.
 func buildWorkload(in workloadInput) (*Workload, error) {
 	gw := in.gateway
-	name := in.config.NamePrefix + gw.Name
+	name := in.edition.namePrefix + gw.Name
 	template, err := buildTemplate(in, name)
 	if err != nil {
 		return nil, err
@@ -163,7 +170,9 @@ func buildWorkload(in workloadInput) (*Workload, error) {
 		return nil, fmt.Errorf("encode workload %s: %w", name, err)
 	}
 	sum := sha256.Sum256(text)
-	w.meta().Annotations = map[string]string{workloadHashAnnotation: hex.EncodeToString(sum[:8])}
+	w.meta().Annotations = map[string]string{
+		workloadHashAnnotation: hex.EncodeToString(sum[:8]), workloadImageAnnotation: in.edition.image,
+	}
 	return w, nil
 }
 
@@ -173,7 +182,7 @@ func workloadLabels(name string) map[string]string {
 
 func buildTemplate(in workloadInput, name string) (*corev1.PodTemplateSpec, error) {
 	gw := in.gateway
-	if in.config.Image == "" {
+	if in.edition.image == "" {
 		return nil, fmt.Errorf("ConfigMap %s names no %s", imageConfigMap, imageKey)
 	}
 	selector, err := nodeSelector(gw.Spec.Selector)
@@ -222,7 +231,7 @@ func buildContainer(in workloadInput) corev1.Container {
 	}
 	return corev1.Container{
 		Name:            containerName,
-		Image:           in.config.Image,
+		Image:           in.edition.image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"sleep", "infinity"},
 		Env: []corev1.EnvVar{

@@ -101,6 +101,11 @@ func TestAlertsFire(t *testing.T) {
 		},
 		{alert: "KubeOvnNatGatewayNotReady", name: "replaced in time", series: []string{`kube_ovn_nat_gateway_ready{gateway="a"} 1 1 0 0 0 1 1 1 0 0 1 1 1 1 1`}},
 		{
+			alert: "KubeOvnNatGatewayRolloutStopped", name: "one failed, one waits",
+			series: []string{`kube_ovn_nat_gateway_rollout{gateway="a",state="failed"} 0x3 1x20`, `kube_ovn_nat_gateway_rollout{gateway="b",state="held"} 1x20`},
+			from:   6, want: []string{"The rollout of a gateway image has stopped at NAT gateway a."},
+		},
+		{
 			alert: "KubeOvnNatGatewayCallsFailing", name: "no answer",
 			series: []string{`kube_ovn_nat_gateway_calls_total{gateway="a",verb="nft-dnat-map-list",result="error"} 0+2x40`, `kube_ovn_nat_gateway_calls_total{gateway="b",verb="nft-dnat-map-list",result="success"} 0+2x40`},
 			from:   11, want: []string{"Calls do not get through to NAT gateway a."},

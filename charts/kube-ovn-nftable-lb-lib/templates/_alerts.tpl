@@ -106,6 +106,15 @@ groups:
           summary: 'NAT gateway {{ "{{" }} $labels.gateway }} is not ready.'
           description: 'Fewer pods than wanted run gateway {{ "{{" }} $labels.gateway }} and hold what they should. With none, nothing in its VPC is reached from outside.'
           runbook_url: https://github.com/kubeovn/kube-ovn/blob/master/docs/monitoring.md#kubeovnnatgatewaynotready
+      - alert: KubeOvnNatGatewayRolloutStopped
+        expr: max by (gateway) (kube_ovn_nat_gateway_rollout{state="failed"}) == 1
+        for: 2m
+        labels:
+          severity: warning
+        annotations:
+          summary: 'The rollout of a gateway image has stopped at NAT gateway {{ "{{" }} $labels.gateway }}.'
+          description: 'Gateway {{ "{{" }} $labels.gateway }} has the new image and is not filled. The gateways whose turn comes after it keep the former one.'
+          runbook_url: https://github.com/kubeovn/kube-ovn/blob/master/docs/monitoring.md#kubeovnnatgatewayrolloutstopped
       - alert: KubeOvnNatGatewayCallsFailing
         expr: sum by (gateway) (rate(kube_ovn_nat_gateway_calls_total{result="error"}[5m])) > 0
         for: 10m
