@@ -14,8 +14,8 @@ build: ## Build the binaries into _output/bin
 	@hack/build.sh
 
 .PHONY: demo
-demo: ## Show it all on a lab: a Service in a custom VPC, balanced, scaled, its gateway replaced
-	@hack/demo.sh
+demo: ## Show it all on a lab: a Service in a custom VPC, balanced, scaled, its gateway replaced (ARGS=--beside: beside Kube-OVN)
+	@hack/demo.sh $(ARGS)
 
 .PHONY: lab
 lab: ## Bring a lab up, a whole cluster in namespaces; it stays until interrupted

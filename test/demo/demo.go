@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,9 @@ type demo struct {
 
 	lab     *lab.Handle
 	dynamic dynamic.Interface
+	// beside says that Kube-OVN's own controller, or who stands in for it, runs the gateways. What it does not do is not shown, and
+	// what is lost by it is counted.
+	beside bool
 	// before is what there was before the demo began.
 	before string
 	// address is the IptablesEIP's.
@@ -64,7 +68,7 @@ func newDemo(handle *lab.Handle, console *console) (*demo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &demo{console: console, lab: handle, dynamic: client}, nil
+	return &demo{console: console, lab: handle, dynamic: client, beside: handle.BesideStock()}, nil
 }
 
 // step is one thing to show.
@@ -73,22 +77,29 @@ type step struct {
 	do    func(context.Context) error
 }
 
+const affinityTitle = "ClientIP affinity, on a second Service at the same address"
+
 func (d *demo) run(ctx context.Context) error {
 	var err error
 	if d.before, err = d.inventory(ctx); err != nil {
 		return err
 	}
-	for _, step := range []step{
+	steps := []step{
 		{"A VPC with a Subnet: the tenant's own network", d.network},
 		{"Its NAT gateway, and an address for it", d.gateway},
 		{"An application in the VPC: a Deployment of three Pods", d.application},
 		{"A Service of type LoadBalancer, with one annotation", d.service},
 		{"Who answers 60 connections", d.spread},
-		{"ClientIP affinity, on a second Service at the same address", d.affinity},
+		{affinityTitle, d.affinity},
 		{"Scaled from 3 to 6 to 2 under constant traffic", d.scale},
 		{"The gateway's Pod is deleted", d.failover},
 		{"All is cleaned up, and nothing is left", d.cleanup},
-	} {
+	}
+	if d.beside {
+		d.say("Beside Kube-OVN " + d.lab.StockRelease() + ", whose own controller, or rather a stand-in for it, runs the gateways. It does not know ClientIP affinity, so that is not shown.")
+		steps = slices.DeleteFunc(steps, func(s step) bool { return s.title == affinityTitle })
+	}
+	for _, step := range steps {
 		d.heading(step.title)
 		began := time.Now()
 		if err := within(ctx, step.do); err != nil {

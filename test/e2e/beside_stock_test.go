@@ -222,8 +222,8 @@ var _ = Describe("Beside Kube-OVN's own controller", Lab, Stock, func() {
 		Expect(dial()).NotTo(refused)
 		b.Settle(ctx, 2)
 	},
-		Entry("with legacy iptables", node.OnStockImage),
-		Entry("without", node.OnStockWithoutLegacyImage),
+		Entry("with legacy iptables", node.BesideImage),
+		Entry("without", node.BesideWithoutLegacyImage),
 	)
 
 	It("lets nobody in where only some are to be", func(ctx SpecContext) {
@@ -291,7 +291,7 @@ var _ = Describe("Kube-OVN's own controller", Serial, Lab, Stock, func() {
 	It("hands its gateways over to this project's, and gets them back, and nobody notices", func(ctx SpecContext) {
 		onlyBeside(handler.V117)
 		// As its users are told: who makes gateways of another image than they have restarts them.
-		configureImage(ctx, node.OnStockImage)
+		configureImage(ctx, node.BesideImage)
 		b := churnBalancer(ctx, 2, false, TCP(80))
 		b.Rule(ctx, "ssh", exclusiveRule(b.EIP, 22, b.Backends()[0]))
 		b.WaitRule(ctx, b.Name+"-ssh")

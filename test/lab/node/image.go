@@ -32,14 +32,15 @@ type Scripts struct {
 	Own, Stock string
 }
 
-// Images of gateways, by what the names of them contain. Where there is no script of stock's, GatewayImage is this project's.
+// Images of gateways, by what the names of them contain. Where there is no script of stock's, all of them are this project's.
 const (
 	// GatewayImage is Kube-OVN's own.
 	GatewayImage = "vpc-nat-gateway"
-	// OnStockImage is this project's script laid over it.
-	OnStockImage = "vpc-nat-gateway-on-stock"
-	// OnStockWithoutLegacyImage is the same on a machine whose kernel has no legacy iptables.
-	OnStockWithoutLegacyImage = "vpc-nat-gateway-on-stock-without-legacy"
+	// AloneImage is this project's, BesideImage this project's script laid over Kube-OVN's.
+	AloneImage  = "vpc-nat-gateway-alone"
+	BesideImage = "vpc-nat-gateway-beside"
+	// BesideWithoutLegacyImage is the same on a machine whose kernel has no legacy iptables.
+	BesideWithoutLegacyImage = "vpc-nat-gateway-beside-without-legacy"
 )
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -75,11 +76,12 @@ func gatewayImages(scripts Scripts) map[string]Image {
 	image := func(binds map[string]string) Image {
 		return Image{Cmd: []string{"bash"}, Binds: binds, Scratch: []string{"/etc/kube-ovn"}}
 	}
+	own := image(map[string]string{"/kube-ovn": scripts.Own})
 	switch {
 	case scripts.Own == "":
 		return nil
 	case scripts.Stock == "":
-		return map[string]Image{GatewayImage: image(map[string]string{"/kube-ovn": scripts.Own})}
+		return map[string]Image{GatewayImage: own}
 	}
 	const name = "nat-gateway.sh"
 	over := map[string]string{
@@ -89,7 +91,8 @@ func gatewayImages(scripts Scripts) map[string]Image {
 	withoutLegacy := maps.Clone(over)
 	withoutLegacy["/usr/sbin/iptables-legacy"] = "/bin/false"
 	return map[string]Image{
-		GatewayImage: image(map[string]string{"/kube-ovn": scripts.Stock}), OnStockImage: image(over), OnStockWithoutLegacyImage: image(withoutLegacy),
+		GatewayImage: image(map[string]string{"/kube-ovn": scripts.Stock}), AloneImage: own,
+		BesideImage: image(over), BesideWithoutLegacyImage: image(withoutLegacy),
 	}
 }
 

@@ -66,9 +66,11 @@ func TestGatewayImages(t *testing.T) {
 		want    map[string]string
 	}{
 		{own, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", map[string]string{"/kube-ovn": "/own"}},
+		{own, "docker.io/kubeovn/" + BesideImage + ":v1.17.0", map[string]string{"/kube-ovn": "/own"}},
+		{both, "docker.io/kubeovn/" + AloneImage + ":v1.17.0", map[string]string{"/kube-ovn": "/own"}},
 		{both, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", map[string]string{"/kube-ovn": "/stock"}},
-		{both, "docker.io/kubeovn/" + OnStockImage + ":v1.17.0", over},
-		{both, "docker.io/kubeovn/" + OnStockWithoutLegacyImage + ":v1.17.0", withoutLegacy},
+		{both, "docker.io/kubeovn/" + BesideImage + ":v1.17.0", over},
+		{both, "docker.io/kubeovn/" + BesideWithoutLegacyImage + ":v1.17.0", withoutLegacy},
 		{Scripts{}, "docker.io/kubeovn/vpc-nat-gateway:v1.17.0", nil},
 	} {
 		if diff := cmp.Diff(test.want, binds(test.scripts, test.image)); diff != "" {
