@@ -55,49 +55,64 @@ func TestAdmit(t *testing.T) {
 	}{
 		{"a Subnet with its VPC's name", []step{
 			{
-				"never", list{vpc("demo")},
+				"never",
+				list{vpc("demo")},
 				list{subnetObject("demo", "demo", "10.1.0.0/24")},
-				[]string{"vpc demo"}, []string{"subnets demo"},
+				[]string{"vpc demo"},
+				[]string{"subnets demo"},
 			},
 			{
-				"by another name", list{vpc("demo")},
+				"by another name",
+				list{vpc("demo")},
 				list{subnetObject("demo-net", "demo", "10.1.0.0/24")},
-				[]string{"vpc demo", "subnet demo-net 10.1.0.0/24"}, nil,
+				[]string{"vpc demo", "subnet demo-net 10.1.0.0/24"},
+				nil,
 			},
 		}},
 		{"a VPC with a Subnet's name", []step{
 			{
 				"not yet", nil,
 				list{subnetObject("demo", "other", "10.1.0.0/24")},
-				[]string{"subnet demo 10.1.0.0/24"}, nil,
+				[]string{"subnet demo 10.1.0.0/24"},
+				nil,
 			},
 			{
-				"too late", list{vpc("demo")},
+				"too late",
+				list{vpc("demo")},
 				list{subnetObject("demo", "other", "10.1.0.0/24")},
-				[]string{"subnet demo 10.1.0.0/24"}, []string{"vpcs demo"},
+				[]string{"subnet demo 10.1.0.0/24"},
+				[]string{"vpcs demo"},
 			},
 			{"alone", list{vpc("demo")}, nil, []string{"vpc demo"}, nil},
 		}},
 		{"addresses that two want", []step{
 			{
-				"the first has them", list{vpc("v")},
+				"the first has them",
+				list{vpc("v")},
 				list{subnetObject("b", "v", "10.1.0.0/24"), subnetObject("a", "v", "10.1.0.0/16")},
-				[]string{"vpc v", "subnet a 10.1.0.0/16"}, []string{"subnets b"},
+				[]string{"vpc v", "subnet a 10.1.0.0/16"},
+				[]string{"subnets b"},
 			},
 			{
-				"who changes into them stays as it was", list{vpc("v")},
+				"who changes into them stays as it was",
+				list{vpc("v")},
 				list{subnetObject("b", "v", "10.2.0.0/24"), subnetObject("a", "v", "10.1.0.0/16")},
-				[]string{"vpc v", "subnet a 10.1.0.0/16", "subnet b 10.2.0.0/24"}, nil,
+				[]string{"vpc v", "subnet a 10.1.0.0/16", "subnet b 10.2.0.0/24"},
+				nil,
 			},
 			{
-				"and is refused", list{vpc("v")},
+				"and is refused",
+				list{vpc("v")},
 				list{subnetObject("b", "v", "10.2.0.0/24"), subnetObject("a", "v", "10.2.0.0/16")},
-				[]string{"vpc v", "subnet a 10.1.0.0/16", "subnet b 10.2.0.0/24"}, []string{"subnets a"},
+				[]string{"vpc v", "subnet a 10.1.0.0/16", "subnet b 10.2.0.0/24"},
+				[]string{"subnets a"},
 			},
 			{
-				"until the other lets go", list{vpc("v")},
+				"until the other lets go",
+				list{vpc("v")},
 				list{subnetObject("b", "v", "10.3.0.0/24"), subnetObject("a", "v", "10.2.0.0/16")},
-				[]string{"vpc v", "subnet a 10.2.0.0/16", "subnet b 10.3.0.0/24"}, nil,
+				[]string{"vpc v", "subnet a 10.2.0.0/16", "subnet b 10.3.0.0/24"},
+				nil,
 			},
 		}},
 	} {
@@ -202,10 +217,6 @@ func TestRefusedIsToldOf(t *testing.T) {
 	if got := warnings(t, client, "Subnet"); len(got) != 1 {
 		t.Errorf("warned %d times: %q", len(got), got)
 	}
-}
-
-func contains(part string) func(string) bool {
-	return func(s string) bool { return strings.Contains(s, part) }
 }
 
 func create(

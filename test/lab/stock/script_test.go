@@ -57,11 +57,11 @@ func shares(t *testing.T, table string) []string {
 	}
 	var lines []string
 	for _, share := range all {
-		line := share.String() + " " + share.Affinity.String()
+		words := []string{share.String(), share.Affinity.String()}
 		for _, backend := range share.Backends {
-			line += " " + backend.Addr.String()
+			words = append(words, backend.Addr.String())
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.Join(words, " "))
 	}
 	return lines
 }

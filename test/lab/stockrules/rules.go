@@ -255,7 +255,7 @@ func addressIn(addr netip.Addr, name, addressField, subnetField string, in *Clus
 	}
 	prefixes, err := ParsePrefixes(subnet.Spec.CIDRBlock)
 	if err != nil || !addr.IsValid() {
-		return nil // the Subnet is refused itself
+		return nil //nolint:nilerr // the Subnet is refused itself
 	}
 	if _, inside := within(prefixes, addr); !inside {
 		return field.Invalid(spec.Child(addressField), addr.String(), "not in "+subnet.Spec.CIDRBlock+" of Subnet "+name)

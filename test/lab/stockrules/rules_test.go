@@ -70,52 +70,86 @@ func TestCheck(t *testing.T) {
 
 		{"a Subnet", "Subnet", "new", `{vpc: demo, cidrBlock: 10.2.0.0/24, gateway: 10.2.0.1,
 			excludeIps: [10.2.0.1, 10.2.0.200..10.2.0.254]}`, nil},
-		{"a Subnet as it is there already", "Subnet", "demo-net", `{
+		{
+			"a Subnet as it is there already", "Subnet", "demo-net", `{
 			vpc: demo, cidrBlock: 10.1.0.0/24}`,
-			nil},
+			nil,
+		},
 		{"a Subnet of both families", "Subnet", "new", `{cidrBlock: "10.2.0.0/24,fd00::/112",
 			gateway: "10.2.0.1,fd00::1", excludeIps: ["fd00::1..fd00::9"]}`, nil},
 		{"the same addresses in another VPC", "Subnet", "new", `{cidrBlock: 10.1.0.0/24}`, nil},
-		{"a Subnet with a VPC's name", "Subnet", "demo", `{vpc: demo, cidrBlock: 10.2.0.0/24}`,
-			[]string{named}},
+		{
+			"a Subnet with a VPC's name", "Subnet", "demo", `{vpc: demo, cidrBlock: 10.2.0.0/24}`,
+			[]string{named},
+		},
 		{"a Subnet of no VPC", "Subnet", "new", `{vpc: none, cidrBlock: 10.2.0.0/24}`, []string{
 			`spec.vpc: Not found: "none"`,
 		}},
-		{"addresses in common", "Subnet", "new", `{vpc: demo, cidrBlock: 10.1.0.128/25}`,
-			cidr("10.1.0.128/25", "conflicts with 10.1.0.0/24 of Subnet demo-net in the same VPC")},
-		{"addresses in common in the default VPC", "Subnet", "new", `{cidrBlock: 10.0.0.0/8}`,
-			cidr("10.0.0.0/8", "conflicts with 10.16.0.0/16 of Subnet ovn-default in the same VPC")},
+		{
+			"addresses in common", "Subnet", "new", `{vpc: demo, cidrBlock: 10.1.0.128/25}`,
+			cidr("10.1.0.128/25", "conflicts with 10.1.0.0/24 of Subnet demo-net in the same VPC"),
+		},
+		{
+			"addresses in common in the default VPC", "Subnet", "new", `{cidrBlock: 10.0.0.0/8}`,
+			cidr("10.0.0.0/8", "conflicts with 10.16.0.0/16 of Subnet ovn-default in the same VPC"),
+		},
 		{"no CIDR", "Subnet", "new", `{}`, cidr("", `no CIDR in ""`)},
-		{"a CIDR that is none", "Subnet", "new", `{cidrBlock: 10.2.0.0}`,
-			cidr("10.2.0.0", `parse CIDR "10.2.0.0": netip.ParsePrefix("10.2.0.0"): no '/'`)},
-		{"a host's address", "Subnet", "new", `{cidrBlock: 10.2.0.1/24}`,
-			cidr("10.2.0.1/24", "10.2.0.1/24 is no network address, 10.2.0.0/24 is")},
-		{"two of a family", "Subnet", "new", `{cidrBlock: "10.2.0.0/24,10.3.0.0/24"}`,
-			cidr("10.2.0.0/24,10.3.0.0/24", `"10.2.0.0/24,10.3.0.0/24" is more than one CIDR a family`)},
-		{"a gateway outside", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.3.0.1}`,
-			gateway("10.3.0.1", "10.3.0.1 is not in 10.2.0.0/24")},
-		{"a gateway that is no address", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.1/24}`,
-			gateway("10.2.0.1/24", `ParseAddr("10.2.0.1/24"): unexpected character (at "/24")`)},
-		{"the network as gateway", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.0}`,
-			gateway("10.2.0.0", "10.2.0.0 is the network's own address")},
-		{"everybody as gateway", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.255}`,
-			gateway("10.2.0.255", "10.2.0.255 is the broadcast address")},
-		{"an excluded address outside", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.1.0.254]}`,
-			exclude("10.1.0.254", "not in 10.2.0.0/24")},
-		{"an excluded range that leaves", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.2.0.9..10.2.1.1]}`,
-			exclude("10.2.0.9..10.2.1.1", "not in 10.2.0.0/24")},
-		{"an excluded range backwards", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.2.0.9..10.2.0.2]}`,
-			exclude("10.2.0.9..10.2.0.2", `address range "10.2.0.9..10.2.0.2" does not go up`)},
-		{"an excluded range of three", "Subnet", "new", `{cidrBlock: 10.2.0.0/24,
+		{
+			"a CIDR that is none", "Subnet", "new", `{cidrBlock: 10.2.0.0}`,
+			cidr("10.2.0.0", `parse CIDR "10.2.0.0": netip.ParsePrefix("10.2.0.0"): no '/'`),
+		},
+		{
+			"a host's address", "Subnet", "new", `{cidrBlock: 10.2.0.1/24}`,
+			cidr("10.2.0.1/24", "10.2.0.1/24 is no network address, 10.2.0.0/24 is"),
+		},
+		{
+			"two of a family", "Subnet", "new", `{cidrBlock: "10.2.0.0/24,10.3.0.0/24"}`,
+			cidr("10.2.0.0/24,10.3.0.0/24", `"10.2.0.0/24,10.3.0.0/24" is more than one CIDR a family`),
+		},
+		{
+			"a gateway outside", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.3.0.1}`,
+			gateway("10.3.0.1", "10.3.0.1 is not in 10.2.0.0/24"),
+		},
+		{
+			"a gateway that is no address", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.1/24}`,
+			gateway("10.2.0.1/24", `ParseAddr("10.2.0.1/24"): unexpected character (at "/24")`),
+		},
+		{
+			"the network as gateway", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.0}`,
+			gateway("10.2.0.0", "10.2.0.0 is the network's own address"),
+		},
+		{
+			"everybody as gateway", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, gateway: 10.2.0.255}`,
+			gateway("10.2.0.255", "10.2.0.255 is the broadcast address"),
+		},
+		{
+			"an excluded address outside", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.1.0.254]}`,
+			exclude("10.1.0.254", "not in 10.2.0.0/24"),
+		},
+		{
+			"an excluded range that leaves", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.2.0.9..10.2.1.1]}`,
+			exclude("10.2.0.9..10.2.1.1", "not in 10.2.0.0/24"),
+		},
+		{
+			"an excluded range backwards", "Subnet", "new", `{cidrBlock: 10.2.0.0/24, excludeIps: [10.2.0.9..10.2.0.2]}`,
+			exclude("10.2.0.9..10.2.0.2", `address range "10.2.0.9..10.2.0.2" does not go up`),
+		},
+		{
+			"an excluded range of three", "Subnet", "new", `{cidrBlock: 10.2.0.0/24,
 			excludeIps: [10.2.0.2..10.2.0.3..10.2.0.4]}`,
 			exclude("10.2.0.2..10.2.0.3..10.2.0.4", `parse address range "10.2.0.2..10.2.0.3..10.2.0.4": `+
-				`ParseAddr("10.2.0.3..10.2.0.4"): IPv4 address too long`)},
+				`ParseAddr("10.2.0.3..10.2.0.4"): IPv4 address too long`),
+		},
 
-		{"a gateway", "VpcNatGateway", "new", `{vpc: demo, subnet: demo-net, lanIp: 10.1.0.254}`,
-			nil},
-		{"replicas without addresses", "VpcNatGateway", "new", `{
+		{
+			"a gateway", "VpcNatGateway", "new", `{vpc: demo, subnet: demo-net, lanIp: 10.1.0.254}`,
+			nil,
+		},
+		{
+			"replicas without addresses", "VpcNatGateway", "new", `{
 			vpc: demo, subnet: demo-net, replicas: 2}`,
-			nil},
+			nil,
+		},
 		{"a gateway of nothing", "VpcNatGateway", "new", `{}`, []string{
 			"spec.vpc: Required value", `spec.lanIp: Invalid value: "": ParseAddr(""): unable to parse IP`,
 			"spec.subnet: Required value",
@@ -125,30 +159,38 @@ func TestCheck(t *testing.T) {
 			`spec.vpc: Not found: "v"`,
 			`spec.subnet: Not found: "s"`, `spec.externalSubnets: Not found: "e"`,
 		}},
-		{"a lanIp outside", "VpcNatGateway", "new", `{
+		{
+			"a lanIp outside", "VpcNatGateway", "new", `{
 			vpc: demo, subnet: demo-net, lanIp: 10.2.0.254}`,
 			[]string{
 				`spec.lanIp: Invalid value: "10.2.0.254": not in 10.1.0.0/24 of Subnet demo-net`,
-			}},
+			},
+		},
 
 		{"an EIP", "IptablesEIP", "new", `{natGwDp: demo}`, nil},
 		{"an EIP with an address", "IptablesEIP", "new", `{natGwDp: demo, v4ip: 203.0.113.9,
 			externalSubnet: ovn-vpc-external-network}`, nil},
-		{"an EIP of no gateway", "IptablesEIP", "new", `{}`,
-			[]string{"spec.natGwDp: Required value"}},
-		{"an EIP of what is not there", "IptablesEIP", "new", `{natGwDp: g, externalSubnet: e}`,
+		{
+			"an EIP of no gateway", "IptablesEIP", "new", `{}`,
+			[]string{"spec.natGwDp: Required value"},
+		},
+		{
+			"an EIP of what is not there", "IptablesEIP", "new", `{natGwDp: g, externalSubnet: e}`,
 			[]string{
 				`spec.natGwDp: Not found: "g"`, `spec.externalSubnet: Not found: "e"`,
-			}},
+			},
+		},
 		{"an EIP outside", "IptablesEIP", "new", `{natGwDp: demo, v4ip: 198.51.100.1}`, []string{
 			`spec.v4ip: Invalid value: "198.51.100.1": not in 203.0.113.0/24 of Subnet ovn-vpc-external-network`,
 		}},
-		{"an EIP that is no address", "IptablesEIP", "new", `{
+		{
+			"an EIP that is no address", "IptablesEIP", "new", `{
 			natGwDp: demo, v4ip: 203.0.113, v6ip: 203.0.113.9}`,
 			[]string{
 				`spec.v4ip: Invalid value: "203.0.113": ParseAddr("203.0.113"): IPv4 address too short`,
 				`spec.v6ip: Invalid value: "203.0.113.9": of the other family`,
-			}},
+			},
+		},
 
 		{"a rule", "IptablesDnatRule", "new", `{eip: demo, externalPort: "80", internalPort: "65535",
 			protocol: TCP, internalIp: 10.1.0.4}`, nil},

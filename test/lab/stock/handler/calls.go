@@ -148,6 +148,7 @@ var natKinds = []natKind{
 func (k natKind) addCall(eip, value string) call {
 	return call{k.add, fmt.Sprintf("%s,%s", eip, value)}
 }
+
 func (k natKind) delCall(eip, value string) call {
 	return call{k.del, fmt.Sprintf("%s,%s", eip, value)}
 }

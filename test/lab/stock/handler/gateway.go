@@ -82,11 +82,11 @@ func (h *Handler) keepWorkload(ctx context.Context, gw *kubeovnv1.VpcNatGateway,
 			return err
 		}
 	}
-	kind, name := "StatefulSet", ""
+	var kind, name string
 	if w.deployment != nil {
 		kind, name = "Deployment", w.deployment.Name
 	} else {
-		name = w.statefulSet.Name
+		kind, name = "StatefulSet", w.statefulSet.Name
 	}
 	return setStatus(ctx, h.ovn.KubeovnV1().VpcNatGateways(), gw.Name, fields{
 		"ready": gw.Status.Ready && !made, "lanIp": gw.Spec.LanIP, "replicas": max(gw.Spec.Replicas, 1), "qosPolicy": gw.Spec.QoSPolicy,

@@ -91,7 +91,7 @@ eip_del() {
   local cidr rule
   need_init
   for cidr in "$@"; do
-    if ip -o addr show dev "$EXTERNAL_INTERFACE" | grep -qF " $cidr "; then run ip addr del "$cidr" dev "$EXTERNAL_INTERFACE"; fi
+    if [[ $(ip -o addr show dev "$EXTERNAL_INTERFACE") == *" $cidr "* ]]; then run ip addr del "$cidr" dev "$EXTERNAL_INTERFACE"; fi
     read -r -a rule < <(hairpin "${cidr%/*}")
     del HAIRPIN_SNAT "${rule[@]}"
   done
@@ -107,7 +107,7 @@ subnet_route_add() {
 subnet_route_del() {
   local route
   for route in "$@"; do
-    if ip route show "${route%%,*}" dev "$VPC_INTERFACE" | grep -q via; then run ip route del "${route%%,*}" dev "$VPC_INTERFACE"; fi
+    if [[ $(ip route show "${route%%,*}" dev "$VPC_INTERFACE") == *via* ]]; then run ip route del "${route%%,*}" dev "$VPC_INTERFACE"; fi
   done
 }
 
