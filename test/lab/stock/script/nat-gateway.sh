@@ -253,7 +253,7 @@ retime() {
   local set
   set=$(pins "$1" | awk '$1 == "set" { print $2; exit }')
   [[ -n $set ]] || return 0
-  if ! nft -j -t list set ip kube-ovn "$set" | grep -q "\"timeout\": $2[,}]"; then
+  if [[ ! $(nft -j -t list set ip kube-ovn "$set") =~ '"timeout": '$2[,}] ]]; then
     nft flush chain ip kube-ovn "dnat-$1" 2>/dev/null || true
     drop_pins "$1"
   fi
