@@ -151,6 +151,9 @@ func (c *Controller) runGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway
 		c.report(ctx, gw, ReasonWorkloadFailed, err)
 		return err
 	}
+	if err := c.replaceStuckPods(ctx, workload); err != nil {
+		return err
+	}
 	c.problems.solved(gw.Name)
 	if invalid {
 		c.gatewayQueue.Add(gw.Name) // it may be its turn, now that it takes part again

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
@@ -18,8 +19,8 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// edition is what ConfigMap ovn-vpc-nat-config decides about the workloads of all gateways. A change of it replaces the
-// pods of each, so the gateways take it one after the other.
+// edition is what ConfigMap ovn-vpc-nat-config decides about the workloads of all gateways. A change of it replaces
+// the pods of each, so the gateways take it one after the other.
 type edition struct {
 	image, namePrefix string
 }
@@ -47,8 +48,9 @@ type rollout struct {
 	next string
 }
 
-// planRollout decides who is next. It looks at nothing but what is there, so a restart in the middle goes on the same way.
-// Gateways that do not run go first: they have nothing to lose, and one of them may be where the last edition failed.
+// planRollout decides who is next. It looks at nothing but what is there, so a restart in the middle goes on the same
+// way. Gateways that do not run go first: they have nothing to lose, and one of them may be where the last edition
+// failed.
 func planRollout(target edition, members []rolloutMember) rollout {
 	r := rollout{target: target, has: make(map[string]edition, len(members))}
 	order := slices.SortedFunc(slices.Values(members), func(a, b rolloutMember) int {
@@ -114,13 +116,15 @@ func (c *Controller) rollout() rollout {
 			return a.meta().CreationTimestamp.Compare(b.meta().CreationTimestamp.Time)
 		})
 		members = append(members, rolloutMember{
-			name: gw.Name, has: w.edition(), filled: c.isFilledAnew(gw, w), invalid: c.problems.is(gw.Name, ReasonInvalidGateway),
+			name: gw.Name, has: w.edition(), filled: c.isFilledAnew(gw, w),
+			invalid: c.problems.is(gw.Name, ReasonInvalidGateway),
 		})
 	}
 	return planRollout(target, members)
 }
 
-// isFilledAnew says that a gateway's pods are of its workload as it stands, as many as wanted, and hold what they should.
+// isFilledAnew says that a gateway's pods are of its workload as it stands, as many as wanted, and hold what they
+// should.
 func (c *Controller) isFilledAnew(gw *kubeovnv1.VpcNatGateway, w *Workload) bool {
 	if !w.rolledOut(replicasOf(gw)) {
 		return false
@@ -147,16 +151,49 @@ func (c *Controller) continueRollout(ctx context.Context, gateway string) {
 	}
 	gw, err := c.gatewayLister.Get(gateway)
 	why := c.obstacle(gateway)
-	if err != nil || why == "" || len(r.held) == 0 || !c.stopped.isNew(gateway, r.target.image+" "+r.target.namePrefix) {
+	if err != nil || why == "" || len(r.held) == 0 ||
+		!c.stopped.isNew(gateway, r.target.image+" "+r.target.namePrefix) {
 		return
 	}
-	message := fmt.Sprintf("the rollout of image %s stops here, %d gateways keep the former one: %s", r.target.image, len(r.held), why)
+	message := fmt.Sprintf("the rollout of image %s stops here, %d gateways keep the former one: %s",
+		r.target.image, len(r.held), why)
 	klog.FromContext(ctx).Info("Rollout stops", "image", r.target.image, "held", len(r.held), "why", why)
 	c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, ReasonRolloutStopped,
 		sharenat.EventAction(actionReconcile, message), "%s", message)
 }
 
-// obstacle says what keeps a gateway's pods from running or from being filled; empty where nothing but time is known to.
+// replaceStuckPods deletes what keeps a StatefulSet from going on: a pod of a former revision that is not ready. Its
+// own controller waits for it to become so before it replaces it, and one with a wrong image never does.
+func (c *Controller) replaceStuckPods(ctx context.Context, w *Workload) error {
+	live, _, err := c.liveWorkload(w)
+	if err != nil || live == nil || live.StatefulSet == nil || !live.rolledOut(0) {
+		return err
+	}
+	for _, pod := range c.podsOf(live.gateway()) {
+		if !metav1.IsControlledBy(pod, live.StatefulSet) || live.hasRevision(pod) ||
+			pod.DeletionTimestamp != nil || isReady(pod) {
+			continue
+		}
+		err := c.KubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+			// The version too: it may have become ready.
+			Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete pod %s of a former revision: %w", keyOf(pod), err)
+		}
+		klog.FromContext(ctx).Info("Deleted gateway pod of a former revision that is not ready", "pod", klog.KObj(pod))
+	}
+	return nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// obstacle says what keeps a gateway's pods from running or from being filled; empty where nothing but time is known
+// to.
 func (c *Controller) obstacle(gateway string) string {
 	pods := c.podsOf(gateway)
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -217,7 +254,8 @@ func (c *Controller) rolloutStates() map[string]string {
 	return states
 }
 
-// gateway names the gateway of a workload: its owner, or, where an older controller made it, the one in the annotation.
+// gateway names the gateway of a workload: its owner, or, where an older controller made it, the one in the
+// annotation.
 func (w *Workload) gateway() string {
 	if owner := metav1.GetControllerOf(w.meta()); owner != nil {
 		return ownerGateway(w.meta())
@@ -232,7 +270,8 @@ func (w *Workload) belongsTo(gw *kubeovnv1.VpcNatGateway) bool {
 	return w.gateway() == gw.Name
 }
 
-// edition tells from which edition a workload was made. The image in the template may be another's, who rewrites images.
+// edition tells from which edition a workload was made. The image in the template may be another's, who rewrites
+// images.
 func (w *Workload) edition() edition {
 	e := edition{w.meta().Annotations[workloadImageAnnotation], strings.TrimSuffix(w.meta().Name, w.gateway())}
 	for _, container := range w.template().Spec.Containers {
@@ -243,7 +282,8 @@ func (w *Workload) edition() edition {
 	return e
 }
 
-// rolledOut says that the workload's own controller has seen it as it stands and, of a Deployment, that no other pods are left.
+// rolledOut says that the workload's own controller has seen it as it stands and, of a Deployment, that no other pods
+// are left.
 func (w *Workload) rolledOut(replicas int32) bool {
 	if w.StatefulSet != nil {
 		return w.StatefulSet.Status.ObservedGeneration >= w.StatefulSet.Generation
@@ -253,7 +293,8 @@ func (w *Workload) rolledOut(replicas int32) bool {
 		s.Replicas == s.UpdatedReplicas && s.AvailableReplicas >= replicas
 }
 
-// hasRevision says that a pod is of the workload as its controller has last seen it; of a Deployment that is told by its status alone.
+// hasRevision says that a pod is of the workload as its controller has last seen it; of a Deployment that is told by
+// its status alone.
 func (w *Workload) hasRevision(pod *corev1.Pod) bool {
 	return w.StatefulSet == nil || pod.Labels[revisionLabel] == w.StatefulSet.Status.UpdateRevision
 }

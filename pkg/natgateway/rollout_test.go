@@ -4,6 +4,7 @@ package natgateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,9 +80,9 @@ func TestPlanRollout(t *testing.T) {
 	}
 }
 
-// generations makes the fake count a StatefulSet's generations by its image, as an API server does by its spec: no later
-// than the change.
-func (f *fixture) generations() {
+// behaveLikeAnAPIServer makes the fake count a StatefulSet's generations, by its image and no later than it changes,
+// and heed of which UID a pod is to be deleted.
+func (f *fixture) behaveLikeAnAPIServer() {
 	tracker := f.kube.Tracker()
 	f.kube.PrependReactor("patch", "statefulsets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := action.(clienttesting.PatchAction)
@@ -92,6 +93,15 @@ func (f *fixture) generations() {
 			return false, nil, tracker.Update(action.GetResource(), set, set.Namespace)
 		}
 		return false, nil, nil
+	})
+	f.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		del, _ := action.(clienttesting.DeleteActionImpl)
+		obj, err := tracker.Get(action.GetResource(), action.GetNamespace(), del.GetName())
+		pod, ok := obj.(*corev1.Pod)
+		if p := del.GetDeleteOptions().Preconditions; err != nil || !ok || p == nil || p.UID == nil || *p.UID == pod.UID {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), del.GetName(), errors.New("another UID"))
 	})
 }
 
@@ -120,18 +130,17 @@ func (f *fixture) images(gateways ...string) string {
 	return strings.Join(out, " ")
 }
 
-// roll does what the StatefulSet controller and the kubelet do once a workload is there: note the revision, and replace the pod.
+// roll does what the StatefulSet controller and the kubelet do once a workload is there: note the revision, and
+// replace the pod.
 func (f *fixture) roll(gateway string, tweaks ...func(*corev1.Pod)) {
 	f.Helper()
 	ctx, pods := context.Background(), f.kube.CoreV1().Pods(testNamespace)
-	set := f.set(gateway)
-	set.Status.ObservedGeneration, set.Status.UpdateRevision = set.Generation, imageOf(set)
-	_, err := f.kube.AppsV1().StatefulSets(testNamespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
-	f.must(err)
+	set := f.observe(gateway)
 	pod := gatewayPod(0, imageOf(set))
 	pod.Name, pod.UID = set.Name+"-0", types.UID(set.Name+imageOf(set))
 	pod.Annotations[sharenat.GatewayPodAnnotation] = gateway
 	pod.Labels[revisionLabel] = imageOf(set)
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind(kindStatefulSet))}
 	for _, tweak := range tweaks {
 		tweak(pod)
 	}
@@ -139,6 +148,26 @@ func (f *fixture) roll(gateway string, tweaks ...func(*corev1.Pod)) {
 		f.Fatal(err)
 	}
 	f.createPod(pod)
+}
+
+// observe does what the StatefulSet controller does first: note the revision.
+func (f *fixture) observe(gateway string) *appsv1.StatefulSet {
+	f.Helper()
+	set := f.set(gateway)
+	set.Status.ObservedGeneration, set.Status.UpdateRevision = set.Generation, imageOf(set)
+	set, err := f.kube.AppsV1().StatefulSets(testNamespace).UpdateStatus(context.Background(), set, metav1.UpdateOptions{})
+	f.must(err)
+	return set
+}
+
+// podImage gives the revision of a gateway's pod; empty when there is none.
+func (f *fixture) podImage(gateway string) string {
+	pod, err := f.kube.CoreV1().Pods(testNamespace).Get(context.Background(), "vpc-nat-gw-"+gateway+"-0", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	f.must(err)
+	return pod.Labels[revisionLabel]
 }
 
 func imagePullBackOff(pod *corev1.Pod) {
@@ -169,7 +198,7 @@ func threeGateways(t *testing.T) *fixture {
 		return gateway(func(gw *kubeovnv1.VpcNatGateway) { gw.Name, gw.UID = name, types.UID(name+"-uid") })
 	}
 	f := newFixture(t, named("a"), named("b"), named("c"))
-	f.generations()
+	f.behaveLikeAnAPIServer()
 	f.start()
 	for _, name := range []string{"a", "b", "c"} {
 		f.until("the workload is there", func() bool { return imageOf(f.set(name)) != "" })
@@ -229,6 +258,30 @@ func TestTypoInTheImageStopsAtOneGateway(t *testing.T) {
 	f.becomes("a=gateway:2 b=gateway:2 c=gateway:2")
 	f.roll("c")
 	f.rolloutFigures()
+}
+
+// A StatefulSet waits for its pod to become ready before it replaces it, which one with a wrong image never does.
+func TestPodThatCannotStartIsReplaced(t *testing.T) {
+	f := threeGateways(t)
+	f.setImage("gateway:tpyo")
+	f.becomes("a=gateway:tpyo b=gateway:1 c=gateway:1")
+	f.roll("a", imagePullBackOff)
+	f.setImage("gateway:2")
+	f.becomes("a=gateway:2 b=gateway:1 c=gateway:1")
+	if got := f.podImage("a"); got != "gateway:tpyo" {
+		t.Fatalf("the pod is %q before there is another revision", got)
+	}
+	f.observe("a")
+	f.until("the pod that cannot start is gone", func() bool { return f.podImage("a") == "" })
+	f.roll("a")
+
+	// A pod that is ready is the StatefulSet's to replace.
+	f.becomes("a=gateway:2 b=gateway:2 c=gateway:1")
+	f.observe("b")
+	f.settled()
+	if got := f.podImage("b"); got != "gateway:1" {
+		t.Errorf("the pod that is ready is %q", got)
+	}
 }
 
 // rolloutFigures waits until the metric says this of the gateways, and nothing else.

@@ -158,7 +158,8 @@ subjects:
   verbs: [create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [patch]
+  # One that cannot start is replaced once its StatefulSet has another revision.
+  verbs: [patch, delete]
 # A WebSocket is opened by a GET, what SPDY does by a POST; newer API servers ask for create in both cases.
 - apiGroups: [""]
   resources: [pods/exec]
