@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,18 +20,12 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// maxProbes bounds how many calls are spent on finding out which identities a script does not take.
-const maxProbes = 64
-
 // A moment of quiet is half of what a call takes, burstQuiet at least. During a burst that does not end, a gateway rests after a call
 // for as long as restCalls of them take, but for no more than maxRest.
 const (
 	restCalls = 3
 	maxRest   = time.Second
 )
-
-// firstRetry is when a script that would not take an identity is asked again for the first time.
-const firstRetry = time.Second
 
 // programStore keeps what is known of each gateway pod.
 type programStore struct {
@@ -55,6 +48,7 @@ type knowledge struct {
 	filled    bool     // has been right once, since this container runs
 	failure   string   // what kind of it the last pass ended with, empty after a success
 	rejected  map[sharenat.Identity]string
+	refusal   string        // what the pod says to all that is sent to it; empty while it takes something
 	retry     time.Duration // until what is rejected is tried again; it grows
 	outdated  bool          // it was told that the script is an older one
 	// inFlight are the identities that a call which is under way may change: what the content says of them is not true yet.
@@ -165,6 +159,8 @@ type session struct {
 	key     types.NamespacedName
 	gateway string
 	want    *State
+	// refused says that whatever went wrong was a call that the script refused: the others were made.
+	refused bool
 }
 
 // syncPod brings one gateway pod up to date.
@@ -240,7 +236,7 @@ func (s *session) run(ctx context.Context, list bool) error {
 			continue
 		}
 		errs = append(errs, err)
-		if !refused(err) || action.Verb == verbInit {
+		if s.refused = refused(err); !s.refused || action.Verb == verbInit {
 			break
 		}
 	}
@@ -285,11 +281,7 @@ func (s *session) sayOutdated(ctx context.Context) {
 // do makes one call.
 func (s *session) do(ctx context.Context, a *Action) error {
 	if a.Verb == sharenat.SyncVerb {
-		err := s.sync(ctx, a)
-		if refused(err) && len(a.Set) > 0 {
-			return s.isolate(ctx, a, err)
-		}
-		return err
+		return s.syncAll(ctx, a)
 	}
 	return s.perform(ctx, a, Call{Verb: a.Verb, Args: a.Args})
 }
@@ -316,107 +308,11 @@ func (s *session) perform(ctx context.Context, a *Action, call Call) error {
 		for _, share := range a.Set {
 			delete(p.rejected, share.Identity)
 		}
+		if len(a.Set) > 0 {
+			p.refusal = ""
+		}
 	})
 	return err
-}
-
-// isolate finds, by halving, the identities that make a script refuse a sync, so that they alone are left out until they change or are
-// tried again. When of several none is accepted the fault is not theirs.
-func (s *session) isolate(ctx context.Context, a *Action, first error) error {
-	remove := a.Remove
-	if a.Full {
-		remove = s.unwanted()
-	}
-	if len(remove) > 0 {
-		if err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Remove: remove, Keep: a.Keep, Forget: a.Forget}); err != nil {
-			return err
-		}
-	}
-	probe := &prober{session: s, left: maxProbes}
-	if len(a.Set) == 1 {
-		probe.reject(a.Set[0], first)
-	} else if err := probe.halve(ctx, a.Set); err != nil {
-		return err
-	} else if probe.accepted == 0 {
-		return first
-	}
-	s.noteRejected(ctx, probe)
-	return nil
-}
-
-// unwanted gives the identities that the pod holds and that are not wanted.
-func (s *session) unwanted() []sharenat.Identity {
-	var out []sharenat.Identity
-	for id := range s.p.content.Shares {
-		if s.want.Shares[id] == nil {
-			out = append(out, id)
-		}
-	}
-	slices.SortFunc(out, sharenat.Identity.Compare)
-	return out
-}
-
-func (s *session) noteRejected(ctx context.Context, probe *prober) {
-	var news []error
-	s.p.update(func(p *program) {
-		if p.rejected == nil {
-			p.rejected = map[sharenat.Identity]string{}
-		}
-		for i, share := range probe.rejected {
-			p.content.Rejected[share.Identity] = share.Digest
-			if why := probe.why[i].Error(); p.rejected[share.Identity] != why {
-				p.rejected[share.Identity] = why
-				news = append(news, probe.why[i])
-			}
-		}
-		if len(probe.rejected) == 0 {
-			return
-		}
-		// It may have been the moment's fault. Who is rejected for good is asked less and less often.
-		p.retry = min(max(2*p.retry, firstRetry), s.c.CheckInterval)
-		if next := s.c.Clock.Now().Add(p.retry); next.Before(p.nextCheck) {
-			p.nextCheck = next
-		}
-	})
-	for _, err := range news {
-		klog.FromContext(ctx).Error(err, "Gateway pod rejects an identity, the others are programmed", "gateway", s.gateway)
-		s.c.gatewayEvent(s.gateway, ReasonRejectedByGateway, err.Error())
-	}
-}
-
-type prober struct {
-	*session
-	left, accepted int
-	rejected       []*DesiredShare
-	why            []error
-}
-
-func (b *prober) reject(share *DesiredShare, why error) {
-	b.rejected, b.why = append(b.rejected, share), append(b.why, why)
-}
-
-func (b *prober) halve(ctx context.Context, set []*DesiredShare) error {
-	if len(set) == 0 {
-		return nil
-	}
-	if b.left--; b.left < 0 {
-		return errors.New("too many identities are refused")
-	}
-	err := b.sync(ctx, &Action{Verb: sharenat.SyncVerb, Set: set})
-	switch {
-	case err == nil:
-		b.accepted++
-		return nil
-	case !refused(err):
-		return err
-	case len(set) == 1:
-		b.reject(set[0], err)
-		return nil
-	}
-	if err := b.halve(ctx, set[:len(set)/2]); err != nil {
-		return err
-	}
-	return b.halve(ctx, set[len(set)/2:])
 }
 
 // timePerByte is what a call gets for each byte of its input. The kernel takes the longer for an identity the more there are: one and
@@ -442,26 +338,33 @@ func (s *session) call(ctx context.Context, call Call) ([]byte, error) {
 	return out, err
 }
 
-// conclude publishes what came of a pass. After a failure the pod's content counts as unknown.
+// conclude publishes what came of a pass. Where a call did not get through, the pod's content counts as unknown. What a
+// refused one has left behind is looked up at the next pass; what else was done counts meanwhile.
 func (s *session) conclude(ctx context.Context, pod *corev1.Pod, err error) {
-	var newlyFilled, newFailure bool
+	var newlyFilled, newFailure, holds bool
 	s.p.update(func(p *program) {
 		if err != nil {
-			p.content = nil
+			p.nextCheck = time.Time{}
+			if !s.refused || p.content.Legacy {
+				p.content = nil
+			}
 			kind := failureKind(err)
 			newFailure = p.failure != kind
 			p.failure = kind
 			return
 		}
-		newlyFilled, p.filled, p.failure = !p.filled, true, ""
 		if len(p.content.Rejected) == 0 {
-			p.retry = 0
+			p.retry, p.refusal = 0, ""
 		}
+		p.failure = p.refusal
+		newlyFilled = !p.filled && p.refusal == ""
+		p.filled = p.filled || newlyFilled
+		holds = p.refusal == ""
 	})
 	if newFailure && ctx.Err() == nil {
 		s.c.gatewayEvent(s.gateway, ReasonProgramFailed, err.Error())
 	}
-	if err == nil {
+	if holds {
 		s.c.Metrics.observeSuccess(s.gateway, s.c.Clock.Now())
 		s.c.Latency.Check(s.gateway)
 	}
