@@ -52,6 +52,10 @@ func (h *Handler) syncGateway(ctx context.Context, name string) error {
 	if pod == nil {
 		return nil // its coming is an event
 	}
+	// As it is: the cache may lag behind what was written here a moment ago.
+	if pod, err = h.kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
+		return err
+	}
 	if pod.Annotations[sharenat.GatewayInitAnnotation] != "true" {
 		if err := h.initPod(ctx, gw, pod); err != nil {
 			return err

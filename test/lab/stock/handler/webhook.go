@@ -5,33 +5,33 @@ package handler
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
-// refuseDNAT says why the webhook refuses a rule; old is nil for a new one. Of a share it wants one affinity for all rules of an
-// identity, those that are on their way out among them.
-func refuseDNAT(old, rule *kubeovnv1.IptablesDnatRule, all []kubeovnv1.IptablesDnatRule) error {
-	if old != nil && equal(old.Spec, rule.Spec) || rule.DeletionTimestamp != nil {
+// refuse says why the webhook refuses an object whose kind has rules for each for itself; old is nil for a new one. Nothing is refused
+// whose spec stays as it is, or that is on its way out.
+func refuse(old, object *unstructured.Unstructured, in *stockrules.Cluster) error {
+	if passes(old, object) {
 		return nil
 	}
-	if rule.Spec.EIP == "" {
-		return errors.New("parameter \"eip\" cannot be empty")
+	faults, err := stockrules.Check(object, in)
+	if err != nil {
+		return err
 	}
-	for field, port := range map[string]string{"externalPort": rule.Spec.ExternalPort, "internalPort": rule.Spec.InternalPort} {
-		if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
-			return fmt.Errorf("parameter %q is not a port: %q", field, port)
-		}
-	}
-	if _, err := netip.ParseAddr(rule.Spec.InternalIP); err != nil {
-		return fmt.Errorf("parameter \"internalIp\": %q is not a valid address", rule.Spec.InternalIP)
-	}
-	if p := strings.ToLower(rule.Spec.Protocol); p != "tcp" && p != "udp" {
-		return fmt.Errorf("parameter \"protocol\": %q is not supported, use tcp or udp", rule.Spec.Protocol)
-	}
+	return faults.ToAggregate()
+}
+
+func passes(old, object *unstructured.Unstructured) bool {
+	return old != nil && equal(old.Object["spec"], object.Object["spec"]) || object.GetDeletionTimestamp() != nil
+}
+
+// refuseDNAT wants one affinity for all rules of a share's identity, those that are on their way out among them.
+func refuseDNAT(rule *kubeovnv1.IptablesDnatRule, all []kubeovnv1.IptablesDnatRule) error {
 	if !isShare(rule) {
 		return nil
 	}
@@ -50,50 +50,18 @@ func refuseDNAT(old, rule *kubeovnv1.IptablesDnatRule, all []kubeovnv1.IptablesD
 	return nil
 }
 
-// refuseEIP says why it refuses an EIP; subnet is nil where there is none.
-func refuseEIP(old, eip *kubeovnv1.IptablesEIP, subnet *kubeovnv1.Subnet) error {
-	if old != nil && equal(old.Spec, eip.Spec) || eip.DeletionTimestamp != nil {
-		return nil
-	}
-	if eip.Spec.NatGwDp == "" {
-		return errors.New("parameter \"natGwDp\" cannot be empty")
-	}
-	if subnet == nil {
-		return fmt.Errorf("there is no external subnet %s", externalSubnetOf(eip))
-	}
-	if old != nil && old.Status.Ready && old.Spec.V4ip != "" && old.Spec.V4ip != eip.Spec.V4ip {
+// refuseMove keeps an EIP that is ready where it is.
+func refuseMove(old, eip *kubeovnv1.IptablesEIP) error {
+	if old.Status.Ready && old.Spec.V4ip != "" && old.Spec.V4ip != eip.Spec.V4ip {
 		return errors.New("the address of an eip that is ready cannot be changed")
-	}
-	return refuseAddress("v4ip", eip.Spec.V4ip, subnet)
-}
-
-func refuseAddress(field, text string, subnet *kubeovnv1.Subnet) error {
-	if text == "" {
-		return nil
-	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		return fmt.Errorf("parameter %q: %q is not a valid address", field, text)
-	}
-	if prefix, err := prefixOf(subnet); err != nil || !prefix.Contains(addr) {
-		return fmt.Errorf("parameter %q: %s is not in subnet %s", field, text, subnet.Name)
 	}
 	return nil
 }
 
-// refuseGateway says why it refuses a gateway; vpc and subnet are nil where there are none.
-func refuseGateway(old, gw *kubeovnv1.VpcNatGateway, vpc *kubeovnv1.Vpc, subnet *kubeovnv1.Subnet) error {
-	if old != nil && equal(old.Spec, gw.Spec) || gw.DeletionTimestamp != nil {
-		return nil
-	}
-	if vpc == nil {
-		return fmt.Errorf("there is no vpc %q", gw.Spec.Vpc)
-	}
-	if subnet == nil {
-		return fmt.Errorf("there is no subnet %q", gw.Spec.Subnet)
-	}
-	if old != nil && max(old.Spec.Replicas, 1) != max(gw.Spec.Replicas, 1) && min(max(old.Spec.Replicas, 1), max(gw.Spec.Replicas, 1)) == 1 {
+// refuseReplicas keeps a gateway's kind of workload.
+func refuseReplicas(old, gw *kubeovnv1.VpcNatGateway) error {
+	if (old.Spec.Replicas > 1) != (gw.Spec.Replicas > 1) {
 		return fmt.Errorf("replicas cannot be changed from %d to %d: one pod and several are different workloads", old.Spec.Replicas, gw.Spec.Replicas)
 	}
-	return refuseAddress("lanIp", gw.Spec.LanIP, subnet)
+	return nil
 }

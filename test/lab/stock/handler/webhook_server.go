@@ -15,11 +15,13 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
 // WebhookConfiguration is the name of the webhook's.
@@ -71,7 +73,9 @@ func (h *Handler) register(ctx context.Context, url string, ca []byte) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: WebhookConfiguration},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "validate.kubeovn.io", Rules: []admissionregistrationv1.RuleWithOperations{rule(gateways), rule(eips), rule(dnats)},
+			Name: "validate.kubeovn.io", Rules: []admissionregistrationv1.RuleWithOperations{
+				rule("vpcs"), rule("subnets"), rule(gateways), rule(eips), rule(dnats),
+			},
 			ClientConfig:  admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
 			FailurePolicy: ptr.To(admissionregistrationv1.Ignore), SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone),
 			AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](5),
@@ -87,63 +91,88 @@ func (h *Handler) register(ctx context.Context, url string, ca []byte) error {
 
 // review answers the API server.
 func (h *Handler) review(ctx context.Context, request admission.Request) admission.Response {
-	var err error
-	switch request.Resource.Resource {
-	case dnats:
-		err = reviewed(request, func(old, rule *kubeovnv1.IptablesDnatRule) error {
-			all, err := h.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return err
-			}
-			return refuseDNAT(old, rule, all.Items)
-		})
-	case eips:
-		err = reviewed(request, func(old, eip *kubeovnv1.IptablesEIP) error {
-			subnet, err := found(h.ovn.KubeovnV1().Subnets().Get(ctx, externalSubnetOf(eip), metav1.GetOptions{}))
-			if err != nil {
-				return err
-			}
-			return refuseEIP(old, eip, subnet)
-		})
-	case gateways:
-		err = reviewed(request, func(old, gw *kubeovnv1.VpcNatGateway) error {
-			vpc, err := found(h.ovn.KubeovnV1().Vpcs().Get(ctx, gw.Spec.Vpc, metav1.GetOptions{}))
-			if err != nil {
-				return err
-			}
-			subnet, err := found(h.ovn.KubeovnV1().Subnets().Get(ctx, gw.Spec.Subnet, metav1.GetOptions{}))
-			if err != nil {
-				return err
-			}
-			return refuseGateway(old, gw, vpc, subnet)
-		})
-	}
-	if err != nil {
+	if err := h.judge(ctx, request); err != nil {
 		return admission.Denied(err.Error())
 	}
 	return admission.Allowed("")
 }
 
-// reviewed decodes what is asked about.
-func reviewed[T any](request admission.Request, refuse func(old, object *T) error) error {
-	object := new(T)
-	if err := json.Unmarshal(request.Object.Raw, object); err != nil {
+func (h *Handler) judge(ctx context.Context, request admission.Request) error {
+	object, err := decoded[unstructured.Unstructured](request.Object.Raw)
+	if err != nil {
 		return err
 	}
-	var old *T
-	if len(request.OldObject.Raw) > 0 {
-		old = new(T)
-		if err := json.Unmarshal(request.OldObject.Raw, old); err != nil {
+	old, err := decoded[unstructured.Unstructured](request.OldObject.Raw)
+	if err != nil || passes(old, object) {
+		return err
+	}
+	in, err := h.surroundings(ctx)
+	if err != nil {
+		return err
+	}
+	if err := refuse(old, object, in); err != nil {
+		return err
+	}
+	switch request.Resource.Resource {
+	case dnats:
+		all, err := h.ovn.KubeovnV1().IptablesDnatRules().List(ctx, metav1.ListOptions{})
+		if err != nil {
 			return err
 		}
+		return reviewed(request, func(_, rule *kubeovnv1.IptablesDnatRule) error { return refuseDNAT(rule, all.Items) })
+	case eips:
+		return reviewed(request, whereOld(refuseMove))
+	case gateways:
+		return reviewed(request, whereOld(refuseReplicas))
+	}
+	return nil
+}
+
+// surroundings are what objects are held against, as it is now.
+func (h *Handler) surroundings(ctx context.Context) (*stockrules.Cluster, error) {
+	in := &stockrules.Cluster{}
+	for _, name := range []string{"vpcs", "subnets", gateways, eips} {
+		list, err := h.dynamic.Resource(resource(name)).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if err := in.Add(&list.Items[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return in, nil
+}
+
+// whereOld judges changes only.
+func whereOld[T any](refuse func(old, object *T) error) func(old, object *T) error {
+	return func(old, object *T) error {
+		if old == nil {
+			return nil
+		}
+		return refuse(old, object)
+	}
+}
+
+// reviewed decodes what is asked about.
+func reviewed[T any](request admission.Request, refuse func(old, object *T) error) error {
+	object, err := decoded[T](request.Object.Raw)
+	if err != nil {
+		return err
+	}
+	old, err := decoded[T](request.OldObject.Raw)
+	if err != nil {
+		return err
 	}
 	return refuse(old, object)
 }
 
-// found gives nil for what is not there.
-func found[T any](object *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
+// decoded gives nil for nothing.
+func decoded[T any](raw []byte) (*T, error) {
+	if len(raw) == 0 {
 		return nil, nil
 	}
-	return object, err
+	object := new(T)
+	return object, json.Unmarshal(raw, object)
 }

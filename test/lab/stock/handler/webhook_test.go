@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
+	"github.com/kubeovn/kube-ovn/test/lab/stockrules"
 )
 
 func refused(t *testing.T, err error, want string) {
@@ -23,83 +24,70 @@ func refused(t *testing.T, err error, want string) {
 
 func TestRefuseDNAT(t *testing.T) {
 	plain, mate := dnat("a", "share", "10.1.0.5"), dnat("b", "share", "10.1.0.6")
-	spec := func(change func(*kubeovnv1.IptablesDnatRuleSpec)) *kubeovnv1.IptablesDnatRule {
-		return dnat("a", "share", "10.1.0.5", func(rule *kubeovnv1.IptablesDnatRule) { change(&rule.Spec) })
+	sticky := dnat("a", "share", "10.1.0.5", pinned(600))
+	elsewhere := dnat("a", "share", "10.1.0.5", pinned(600), func(r *kubeovnv1.IptablesDnatRule) { r.Spec.ExternalPort = "81" })
+	list := func(rules ...*kubeovnv1.IptablesDnatRule) (out []kubeovnv1.IptablesDnatRule) {
+		for _, rule := range rules {
+			out = append(out, *rule)
+		}
+		return out
 	}
-	released := dnat("a", "share", "10.1.0.5", pinned(600), func(r *kubeovnv1.IptablesDnatRule) { r.Finalizers = nil })
 	for name, test := range map[string]struct {
-		old, rule *kubeovnv1.IptablesDnatRule
-		all       []kubeovnv1.IptablesDnatRule
-		want      string
+		rule *kubeovnv1.IptablesDnatRule
+		all  []kubeovnv1.IptablesDnatRule
+		want string
 	}{
-		"the first":                               {nil, plain, nil, ""},
-		"one more":                                {nil, plain, []kubeovnv1.IptablesDnatRule{*mate}, ""},
-		"another affinity":                        {nil, dnat("a", "share", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*mate}, "differs from that of dnat b"},
-		"another time":                            {nil, dnat("a", "share", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*dnat("b", "share", "10.1.0.6", pinned(60))}, "dnat b"},
-		"the default time, said and not":          {nil, dnat("a", "share", "10.1.0.5", pinned(0)), []kubeovnv1.IptablesDnatRule{*dnat("b", "share", "10.1.0.6", pinned(10800))}, ""},
-		"those that are going count":              {nil, dnat("a", "share", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*dnat("b", "share", "10.1.0.6", deleting)}, "dnat b"},
-		"patched in place, one of several":        {plain, dnat("a", "share", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*plain, *mate}, "dnat b"},
-		"patched in place, alone":                 {plain, dnat("a", "share", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*plain}, ""},
-		"only the finalizer, at odds with others": {dnat("a", "share", "10.1.0.5", pinned(600)), released, []kubeovnv1.IptablesDnatRule{*mate}, ""},
-		"going, at odds with others":              {plain, dnat("a", "share", "10.1.0.5", pinned(600), deleting), []kubeovnv1.IptablesDnatRule{*mate}, ""},
-		"another identity":                        {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.SessionAffinity, s.ExternalPort = "ClientIP", "81" }), []kubeovnv1.IptablesDnatRule{*mate}, ""},
-		"an exclusive one":                        {nil, dnat("a", "exclusive", "10.1.0.5", pinned(600)), []kubeovnv1.IptablesDnatRule{*mate}, ""},
-		"no EIP":                                  {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.EIP = "" }), nil, `"eip"`},
-		"no port":                                 {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.ExternalPort = "0" }), nil, `"externalPort"`},
-		"no internal port":                        {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.InternalPort = "x" }), nil, `"internalPort"`},
-		"no address":                              {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.InternalIP = "x" }), nil, `"internalIp"`},
-		"no protocol":                             {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.Protocol = "sctp" }), nil, `"protocol"`},
-		"the protocol in capitals":                {nil, spec(func(s *kubeovnv1.IptablesDnatRuleSpec) { s.Protocol = "TCP" }), nil, ""},
+		"the first":                        {plain, nil, ""},
+		"one more":                         {plain, list(mate), ""},
+		"another affinity":                 {sticky, list(mate), "differs from that of dnat b"},
+		"another time":                     {sticky, list(dnat("b", "share", "10.1.0.6", pinned(60))), "dnat b"},
+		"the default time, said and not":   {dnat("a", "share", "10.1.0.5", pinned(0)), list(dnat("b", "share", "10.1.0.6", pinned(10800))), ""},
+		"those that are going count":       {sticky, list(dnat("b", "share", "10.1.0.6", deleting)), "dnat b"},
+		"patched in place, one of several": {sticky, list(plain, mate), "dnat b"},
+		"patched in place, alone":          {sticky, list(plain), ""},
+		"another identity":                 {elsewhere, list(mate), ""},
+		"an exclusive one":                 {dnat("a", "exclusive", "10.1.0.5", pinned(600)), list(mate), ""},
 	} {
-		t.Run(name, func(t *testing.T) { refused(t, refuseDNAT(test.old, test.rule, test.all), test.want) })
+		t.Run(name, func(t *testing.T) { refused(t, refuseDNAT(test.rule, test.all), test.want) })
 	}
 }
 
-func TestRefuseEIP(t *testing.T) {
-	external := subnet("ext", "", "203.0.113.0/24", "203.0.113.1")
-	eip := func(address, gateway string) *kubeovnv1.IptablesEIP {
-		return &kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V4ip: address, NatGwDp: gateway}}
+// TestRefuse has each object held against the rules for it, but only where it says something new.
+func TestRefuse(t *testing.T) {
+	object := func(protocol string, meta fields) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: fields{"kind": "IptablesDnatRule", "metadata": meta, "spec": fields{
+			"eip": "web", "externalPort": "80", "internalPort": "80", "internalIp": "10.1.0.5", "protocol": protocol,
+		}}}
 	}
-	ready := eip("203.0.113.9", "gw")
-	ready.Status.Ready = true
-	for name, test := range map[string]struct {
-		old, eip *kubeovnv1.IptablesEIP
-		subnet   *kubeovnv1.Subnet
+	eip := &stockrules.IptablesEIP{}
+	eip.Name = "web"
+	in := &stockrules.Cluster{EIPs: []*stockrules.IptablesEIP{eip}}
+	bad := object("sctp", fields{"name": "r"})
+	refused(t, refuse(nil, object("tcp", fields{"name": "r"}), in), "")
+	refused(t, refuse(nil, bad, in), "spec.protocol")
+	refused(t, refuse(object("tcp", fields{"name": "r"}), bad, in), "spec.protocol")
+	refused(t, refuse(object("sctp", fields{"name": "r", "finalizers": []any{"x"}}), bad, in), "")
+	refused(t, refuse(object("tcp", fields{"name": "r"}), object("sctp", fields{"name": "r", "deletionTimestamp": "2026-01-01T00:00:00Z"}), in), "")
+	refused(t, refuse(nil, object("tcp", fields{"name": "r"}), &stockrules.Cluster{}), "spec.eip")
+}
+
+func TestRefuseMove(t *testing.T) {
+	eip := func(address string, ready bool) *kubeovnv1.IptablesEIP {
+		return &kubeovnv1.IptablesEIP{Spec: kubeovnv1.IptablesEIPSpec{V4ip: address}, Status: kubeovnv1.IptablesEIPStatus{Ready: ready}}
+	}
+	refused(t, refuseMove(eip("203.0.113.9", true), eip("203.0.113.8", true)), "cannot be changed")
+	refused(t, refuseMove(eip("203.0.113.9", false), eip("203.0.113.8", false)), "")
+	refused(t, refuseMove(eip("", false), eip("203.0.113.8", false)), "")
+}
+
+func TestRefuseReplicas(t *testing.T) {
+	gateway := func(replicas int32) *kubeovnv1.VpcNatGateway {
+		return &kubeovnv1.VpcNatGateway{Spec: kubeovnv1.VpcNatGatewaySpec{Replicas: replicas}}
+	}
+	for _, test := range []struct {
+		from, to int32
 		want     string
-	}{
-		"as it should be":   {nil, eip("", "gw"), external, ""},
-		"gets its address":  {eip("", "gw"), eip("203.0.113.9", "gw"), external, ""},
-		"no gateway":        {nil, eip("", ""), external, `"natGwDp"`},
-		"no subnet":         {nil, eip("", "gw"), nil, "no external subnet ovn-vpc-external-network"},
-		"not an address":    {nil, eip("x", "gw"), external, "not a valid address"},
-		"elsewhere":         {nil, eip("198.51.100.1", "gw"), external, "not in subnet ext"},
-		"moves while ready": {ready, eip("203.0.113.8", "gw"), external, "cannot be changed"},
-		"nothing changes":   {eip("x", ""), eip("x", ""), nil, ""},
-	} {
-		t.Run(name, func(t *testing.T) { refused(t, refuseEIP(test.old, test.eip, test.subnet), test.want) })
-	}
-}
-
-func TestRefuseGateway(t *testing.T) {
-	vpc, lan := &kubeovnv1.Vpc{ObjectMeta: metav1.ObjectMeta{Name: "v"}}, subnet("a", "v", "10.1.0.0/24", "10.1.0.1")
-	gateway := func(address string, replicas int32) *kubeovnv1.VpcNatGateway {
-		return &kubeovnv1.VpcNatGateway{Spec: kubeovnv1.VpcNatGatewaySpec{Vpc: "v", Subnet: "a", LanIP: address, Replicas: replicas}}
-	}
-	for name, test := range map[string]struct {
-		old, gw *kubeovnv1.VpcNatGateway
-		vpc     *kubeovnv1.Vpc
-		subnet  *kubeovnv1.Subnet
-		want    string
-	}{
-		"as it should be": {nil, gateway("10.1.0.254", 1), vpc, lan, ""},
-		"no vpc":          {nil, gateway("10.1.0.254", 1), nil, lan, "no vpc"},
-		"no subnet":       {nil, gateway("10.1.0.254", 1), vpc, nil, "no subnet"},
-		"elsewhere":       {nil, gateway("10.2.0.254", 1), vpc, lan, `"lanIp"`},
-		"from 1 to 2":     {gateway("", 1), gateway("", 2), vpc, lan, "replicas"},
-		"from 2 to 1":     {gateway("", 2), gateway("", 0), vpc, lan, "replicas"},
-		"from 2 to 3":     {gateway("", 2), gateway("", 3), vpc, lan, ""},
-		"from 0 to 1":     {gateway("", 0), gateway("", 1), vpc, lan, ""},
-	} {
-		t.Run(name, func(t *testing.T) { refused(t, refuseGateway(test.old, test.gw, test.vpc, test.subnet), test.want) })
+	}{{1, 2, "replicas"}, {2, 1, "replicas"}, {2, 0, "replicas"}, {2, 3, ""}, {0, 1, ""}} {
+		refused(t, refuseReplicas(gateway(test.from), gateway(test.to)), test.want)
 	}
 }
