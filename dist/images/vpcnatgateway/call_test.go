@@ -57,6 +57,7 @@ func pathOf(tb testing.TB, name string) string {
 }
 
 func TestFailureChangesNothing(t *testing.T) {
+	t.Parallel()
 	nft, restore := "nft", "iptables-restore"
 	for name, tc := range map[string]struct {
 		tool, script string
@@ -73,6 +74,7 @@ func TestFailureChangesNothing(t *testing.T) {
 		"iptables cannot list":   {"iptables", `exit 4`, []string{"dnat-add", eip + ",99,tcp,10.1.0.9,99"}, "", "iptables cannot list nat"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			g.withoutLegacy()
 			g.run("", "init")
@@ -98,6 +100,7 @@ func TestFailureChangesNothing(t *testing.T) {
 
 // The controller tells users of a failure once, as long as it says the same.
 func TestFailureSaysTheSameAgain(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	for tool, call := range map[string]struct{ script, stdin, verb, arg string }{
@@ -118,6 +121,7 @@ func TestFailureSaysTheSameAgain(t *testing.T) {
 
 // A call that was given up must not wake up behind those that were made after it.
 func TestCallDoesNotOutwaitItsCaller(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	asked := filepath.Join(t.TempDir(), "asked")
 	g.shim("flock", `echo "$2" >`+asked+"; exit 1")
@@ -136,6 +140,7 @@ func TestCallDoesNotOutwaitItsCaller(t *testing.T) {
 // Kernels before 6.2 refuse to delete a chain that a map element pointed to a moment ago: the change is in effect all
 // the same, and what is left is nothing but empty chains that the next full state takes.
 func TestChainsThatCannotBeDeletedYet(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.set(share("tcp:80", p1, p2+" masquerade"), sticky(60, share("tcp:81", p1)))
 	good := len(g.env)
@@ -154,11 +159,13 @@ func TestChainsThatCannotBeDeletedYet(t *testing.T) {
 }
 
 func TestCallsTakeTurns(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	var wg sync.WaitGroup
 	var want []sharenat.Share
-	for i := range 12 {
+	const each = 4 // the last of them waits for all others, and the script not forever
+	for i := range each {
 		s := share("tcp:"+strconv.Itoa(100+i), p1, p2)
 		want = append(want, s)
 		wg.Go(func() {
@@ -174,7 +181,7 @@ func TestCallsTakeTurns(t *testing.T) {
 	}
 	wg.Wait()
 	g.holds(want...)
-	if got := len(g.listing().Exclusives); got != 12 {
+	if got := len(g.listing().Exclusives); got != each {
 		t.Errorf("%d exclusive DNATs", got)
 	}
 
@@ -231,6 +238,7 @@ func (g *gateway) processes(stdin string, args ...string) int {
 }
 
 func TestProcessesDoNotGrow(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	encode := func(identities, backends int) string {
@@ -304,24 +312,24 @@ func (g *gateway) maxRSS(stdin string, args ...string) (int64, time.Duration) {
 	return cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss, time.Since(start)
 }
 
-// A map full of clients is neither read nor printed, by a listing or by an update of its identity.
+// A map full of clients is neither read nor printed, by a listing or by an update of its identity. Not beside other
+// tests: the memory of this process counts as its children's until they exec.
 func TestPinsAreNotRead(t *testing.T) {
 	g := newGateway(t)
-	s := sticky(300, many("tcp:80", 100))
+	s := sticky(3600, many("tcp:80", 100))
 	g.set(s)
-	in, err := sharenat.EncodeDelta(normal(t, []sharenat.Share{sticky(300, many("tcp:80", 101))}), nil)
+	in, err := sharenat.EncodeDelta(normal(t, []sharenat.Share{sticky(3600, many("tcp:80", 101))}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	emptyUpdate, _ := g.maxRSS(string(in), "nft-dnat-map-sync")
 	emptyList, _ := g.maxRSS("", "nft-dnat-map-list")
 
-	// Not made here: the memory of this process counts as its children's until they exec. And in portions, which fit
-	// into one message of a user namespace as well.
+	// Not made here, for the same reason. And in portions, which fit into one message of a user namespace as well.
 	const pins = 150_000
 	g.must("awk", "-v", fmt.Sprint("n=", pins), "-v", "map=aff-"+hash(s), `BEGIN { for (i = 0; i < n; i += 2000) {
 		printf "add element ip kube-ovn %s {", map | "nft -f -"
-		for (j = i; j < i + 2000; j++) printf "%s20.%d.%d.%d timeout 300s : 0x1", (j > i ? "," : ""), j / 65536, j / 256 % 256, j % 256 | "nft -f -"
+		for (j = i; j < i + 2000; j++) printf "%s20.%d.%d.%d timeout 3600s : 0x1", (j > i ? "," : ""), j / 65536, j / 256 % 256, j % 256 | "nft -f -"
 		print "}" | "nft -f -"
 		close("nft -f -") } }`)
 	update, updateTime := g.maxRSS(string(in), "nft-dnat-map-sync")
@@ -338,6 +346,7 @@ func TestPinsAreNotRead(t *testing.T) {
 
 // The script keeps to what all awks agree on.
 func TestEveryAwk(t *testing.T) {
+	t.Parallel()
 	var tried []string
 	for _, awk := range []string{"mawk", "gawk", "busybox"} {
 		path, err := exec.LookPath(awk)
@@ -389,6 +398,7 @@ func TestEveryAwk(t *testing.T) {
 
 // Clients are pinned to marks; two backends that make the same mark must still be two.
 func TestMarksThatCollide(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	// 2654435761 * 2 - 2654435761 * 1 = 2654435761 = 158.55.121.177.
 	s := sticky(60, share("tcp:80", "158.55.121.178:1", "0.0.0.1:2"))
@@ -398,17 +408,17 @@ func TestMarksThatCollide(t *testing.T) {
 
 // Leaves nothing in the room it worked in, whatever the outcome.
 func TestLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	g.set(share("tcp:80", p1))
-	shell(t, "mkdir -p /dev/shm/nat-gateway.1.2/hash && touch -d '1 hour ago' /dev/shm/nat-gateway.1.2") // of a call that was killed
+	g.must("mount", "-t", "tmpfs", "tmpfs", "/tmp")
+	// Of a call that was killed.
+	g.must("bash", "-ec", "mkdir -p /dev/shm/nat-gateway.1.2/hash; touch -d '1 hour ago' /dev/shm/nat-gateway.1.2")
 	g.run("", "init")
 	_, _ = g.try("nonsense", "nft-dnat-map-sync")
 	_, _ = g.try("", "nft-dnat-map-add", "x")
-	for _, dir := range []string{"/dev/shm", "/tmp"} {
-		left, err := filepath.Glob(dir + "/nat-gateway.*")
-		if err != nil || len(left) != 0 {
-			t.Errorf("left %v %v", left, err)
-		}
+	if left := g.must("ls", "-A", "/dev/shm", "/tmp"); left != "/dev/shm:\n\n/tmp:\n" {
+		t.Errorf("left %s", left)
 	}
 }

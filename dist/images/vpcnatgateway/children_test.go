@@ -16,6 +16,7 @@ import (
 // The first process of a gateway's container is a sleep, which looks after nobody: what a call leaves behind stays there as a
 // zombie until the pod goes, and a pod may have so many processes and no more.
 func TestNoChildIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		stdin string
 		args  []string
@@ -33,6 +34,7 @@ func TestNoChildIsLeftBehind(t *testing.T) {
 		"addresses":              {"", []string{"eip-add", "203.0.113.11/24", "203.0.113.12/24"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			g.run("", "init")
 			g.run("", "eip-add", eip+"/24")

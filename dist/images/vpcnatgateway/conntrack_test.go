@@ -59,6 +59,7 @@ func (g *gateway) conntrack(match string) int {
 }
 
 func TestUDPLeavesARemovedBackend(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	for _, s := range []sharenat.Share{share("udp:53", p1, p2), sticky(300, share("udp:54", p1, p2))} {
 		n.set(s, share("udp:55", p1))
@@ -87,7 +88,7 @@ func TestUDPLeavesARemovedBackend(t *testing.T) {
 			t.Error("another identity's entry to the same backend is gone")
 		}
 		for _, c := range all["p1"] {
-			if pod := c.ask(time.Second); pod != "p2" {
+			if pod := c.ask(patience); pod != "p2" {
 				t.Errorf("answered by %q", pod)
 			}
 		}
@@ -95,22 +96,23 @@ func TestUDPLeavesARemovedBackend(t *testing.T) {
 }
 
 func TestUDPStartedBeforeTheFirstBackend(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1")
 	c := n.talk("203.0.113.101", 53)
-	if pod := c.ask(300 * time.Millisecond); pod != "" {
+	if pod := c.ask(impatience); pod != "" {
 		t.Fatalf("answered by %q", pod)
 	}
 	n.set(share("udp:53", p1))
-	if pod := c.ask(time.Second); pod != "p1" {
+	if pod := c.ask(patience); pod != "p1" {
 		t.Errorf("answered by %q", pod)
 	}
 	// And again, by a full state, after it was gone.
 	n.full()
-	if pod := c.ask(300 * time.Millisecond); pod != "" {
+	if pod := c.ask(impatience); pod != "" {
 		t.Fatalf("answered by %q", pod)
 	}
 	n.full(share("udp:53", p1))
-	if pod := c.ask(time.Second); pod != "p1" {
+	if pod := c.ask(patience); pod != "p1" {
 		t.Errorf("answered by %q", pod)
 	}
 }
@@ -127,6 +129,7 @@ func alive(c net.Conn, wait time.Duration) bool {
 
 // A removal that keeps TCP cuts no connection, until the backend is forgotten; that cuts those to it and no others.
 func TestKeptUntilForgotten(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	open := func(port int) net.Conn {
 		t.Helper()
@@ -170,6 +173,7 @@ func TestKeptUntilForgotten(t *testing.T) {
 // conntrack deletes by a connection's original addresses and ports. Of a connection that is over, these can be those of a new one to another
 // backend by then: it is left alone.
 func TestConnectionsThatAreOverAreLeft(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	add := func(state, port string) {
 		g.must("conntrack", "-I", "-p", "tcp", "--state", state, "-s", "203.0.113.101", "--sport", port, "-d", eip, "--dport", "80",
@@ -206,6 +210,7 @@ func TestConnectionsThatAreOverAreLeft(t *testing.T) {
 }
 
 func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	n.set(share("tcp:80", p1), share("tcp:81", p1))
 	c, _, _, err := dial(n.ext, "203.0.113.101", 80, patience)
@@ -242,6 +247,7 @@ func TestTCPStaysUntilTheIdentityGoes(t *testing.T) {
 
 // An identity that is not there is not cleaned up after: its address and port may be somebody else's, here an exclusive DNAT.
 func TestRemovingWhatIsNotThereTouchesNothing(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1")
 	n.run("", "dnat-add", eip+",53,udp,10.1.0.11,8080")
 	c := n.talk("203.0.113.101", 53)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestInit(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	if l := g.listing(); l.Initialized {
 		t.Error("initialized before init")
@@ -85,6 +86,7 @@ func TestInit(t *testing.T) {
 }
 
 func TestEIPs(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	if _, err := g.try("", "eip-add", eip+"/24"); err == nil || !strings.Contains(err.Error(), "init has not run") {
 		t.Errorf("eip-add before init: %v", err)
@@ -138,6 +140,7 @@ func TestEIPs(t *testing.T) {
 
 // An address that moves between gateways is heard of by its neighbours at once.
 func TestEIPIsAnnounced(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	shell(t, "ip -n "+n.ext+" neigh replace 203.0.113.44 lladdr 02:00:00:00:00:01 dev eth0 nud stale")
 	n.run("", "eip-add", "203.0.113.44/24")
@@ -149,6 +152,7 @@ func TestEIPIsAnnounced(t *testing.T) {
 
 // So is the gateway's own, by init.
 func TestOwnAddressIsAnnounced(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	shell(t, "ip -n "+n.ext+" neigh replace 203.0.113.2 lladdr 02:00:00:00:00:01 dev eth0 nud stale")
 	n.run("", "init", "eth0,net1")
@@ -159,6 +163,7 @@ func TestOwnAddressIsAnnounced(t *testing.T) {
 }
 
 func TestIPv6DefaultRoute(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	routes := func() string {
@@ -200,6 +205,7 @@ func TestIPv6DefaultRoute(t *testing.T) {
 }
 
 func TestRoutes(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	g.must("ip", "route", "add", "10.3.0.0/16", "via", "10.1.0.9", "dev", "eth0") // as the stock script would
@@ -239,6 +245,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestExclusiveDNAT(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	n.run("", "dnat-add", eip+",2222,TCP,10.1.0.11,8080", eip+",53,udp,10.1.0.12,8080")
 	if pod, client := n.visit(n.ext, "203.0.113.101", 2222); pod != "p1" || client != "203.0.113.101" {
@@ -276,6 +283,7 @@ func TestExclusiveDNAT(t *testing.T) {
 
 // Kube-OVN's own controller deletes by identity alone.
 func TestExclusiveDNATIsDeletedByIdentity(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	add := func() {
 		t.Helper()
@@ -330,6 +338,7 @@ func TestExclusiveDNATIsDeletedByIdentity(t *testing.T) {
 }
 
 func TestUnknownVerbGoesToTheStockScript(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	dir := t.TempDir()
 	text, err := os.ReadFile(g.script)

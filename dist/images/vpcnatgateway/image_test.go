@@ -30,6 +30,7 @@ var programs = []string{
 
 // TestImage builds the gateway's root file system as the Dockerfile says, from the packages of the machine, and runs the script in it.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	file := readDockerfile(t, "alone")
 	root := newRoot(t, file.packages)
 	for to, from := range file.copies {
@@ -98,6 +99,7 @@ exit 7
 // TestImageBeside lays the script over an image that has Kube-OVN's own, by the Dockerfile's own steps. These look for the same programs, and
 // the verbs that are not ours reach the script that was there, as they are.
 func TestImageBeside(t *testing.T) {
+	t.Parallel()
 	steps := stage(t, "beside")
 	m := regexp.MustCompile(`for program in ([^;]*);`).FindStringSubmatch(strings.Join(steps, "\n"))
 	if m == nil {

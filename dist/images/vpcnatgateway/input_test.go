@@ -253,6 +253,7 @@ func badStates() []badInput {
 }
 
 func TestBadInputChangesNothing(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
 	g.run("", "eip-add", eip+"/24")
@@ -300,6 +301,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 }
 
 func TestSpellings(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	g.run("", "nft-dnat-map-add", eip+",80,TCP,10.1.0.12:8080@10.1.0.11:8080", eip+",53,Udp,clientip,86400,10.1.0.11:53", eip+",81,tcp,none,0,10.1.0.11:81@10.1.0.11:81", eip+",81,tcp,10.1.0.11:81")
 	g.holds(share("tcp:80", "10.1.0.11:8080", "10.1.0.12:8080"), sticky(86400, share("udp:53", "10.1.0.11:53")), share("tcp:81", "10.1.0.11:81"))

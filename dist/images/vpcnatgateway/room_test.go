@@ -34,28 +34,57 @@ import (
 //	                   EIP .10             └── d1 10.1.0.21  default by another NIC
 //
 // Each topology is new, the bridges live apart from the gateway (bridge netfilter would show it frames it never routed).
+// A gateway has directories of its own where the script keeps what it has to remember, as each container has; those of
+// the machine are not seen.
 const (
 	eip       = "203.0.113.10"
 	gatewayIP = "10.1.0.254"
 	inRoom    = "VPCNATGATEWAY_TEST_ROOM"
+	// gateways is where a gateway's own directories are, as the tests see them: below the namespace's name.
+	gateways = "/run/gateways"
 )
 
 func TestMain(m *testing.M) {
 	if os.Getenv(inRoom) == "" {
 		os.Exit(enterRoom())
 	}
-	for _, mount := range [][3]string{{"tmpfs", "/run", "mode=0755"}, {"tmpfs", "/dev/shm", "mode=1777"}} {
-		if err := unix.Mount("tmpfs", mount[1], mount[0], 0, mount[2]); err != nil {
-			fmt.Fprintf(os.Stderr, "mount %s: %v\n", mount[1], err)
-			os.Exit(1)
-		}
+	if err := furnish(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
+// furnish makes what all tests share: places for names of namespaces and for gateways, and in /etc the directory that
+// the gateway's image has, whether the machine has it or not.
+func furnish() error {
+	const upper, work = "/run/etc/upper", "/run/etc/work"
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	for _, dir := range []string{upper, work, gateways} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	// userxattr is what an overlay needs in a user namespace.
+	layers := "userxattr,lowerdir=/etc,upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", "/etc", "overlay", 0, layers); err != nil {
+		return fmt.Errorf("mount an overlay on /etc: %w", err)
+	}
+	if err := os.MkdirAll(etcDir, 0o755); err != nil {
+		return err
+	}
+	// The first one makes /run/netns, which two at once cannot.
+	if out, err := exec.Command("bash", "-ec", "ip netns add first; ip netns del first").CombinedOutput(); err != nil {
+		return fmt.Errorf("make a network namespace: %w: %s", err, out)
+	}
+	return nil
+}
+
 // enterRoom runs this test binary again in namespaces of its own.
 func enterRoom() int {
-	for _, tool := range []string{"unshare", "nft", "iptables", "ip", "conntrack", "arping", "awk", "flock"} {
+	for _, tool := range []string{"unshare", "nsenter", "nft", "iptables", "ip", "conntrack", "arping", "awk", "flock"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			fmt.Fprintf(os.Stderr, "these tests need %s: apt-get install nftables iptables iproute2 conntrack iputils-arping util-linux\n", tool)
 			return 1
@@ -84,13 +113,20 @@ func enterRoom() int {
 	return 0
 }
 
-// gateway is a network namespace in which the script runs.
+// etcDir is where the script keeps what it has to remember, where it can.
+const etcDir = "/etc/kube-ovn"
+
+// gateway is a network namespace in which the script runs, with some directories of its own.
 type gateway struct {
 	t      testing.TB
 	ns     string
+	mounts *os.File // the mount namespace; without one, that of the tests
 	script string
 	env    []string
 }
+
+// path is where the tests find what has this path in the gateway, in one of its own directories.
+func (g *gateway) path(inside string) string { return filepath.Join(gateways, g.ns, inside) }
 
 var namespaces atomic.Int32
 
@@ -102,15 +138,53 @@ func newNamespace(tb testing.TB, role string) string {
 	return ns
 }
 
+// newBareGateway is a gateway without any interface.
+func newBareGateway(tb testing.TB) *gateway {
+	tb.Helper()
+	g := &gateway{t: tb, ns: newNamespace(tb, "gw"), script: scriptPath(tb)}
+	own := []string{etcDir, "/dev/shm", "/run"} // /run last: it hides where the others come from
+	for _, dir := range own {
+		if err := os.MkdirAll(g.path(dir), 0o755); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make mounts private: %w", err)
+		}
+		for _, dir := range own {
+			if err := unix.Mount(g.path(dir), dir, "", unix.MS_BIND, ""); err != nil {
+				return fmt.Errorf("mount %s: %w", dir, err)
+			}
+		}
+		var err error
+		g.mounts, err = os.Open("/proc/thread-self/ns/mnt")
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { g.mounts.Close() })
+	return g
+}
+
 // newGateway is a gateway without a network around it.
 func newGateway(tb testing.TB) *gateway {
 	tb.Helper()
-	ns := newNamespace(tb, "gw")
-	shell(tb, fmt.Sprintf(`ip -n %[1]s link add eth0 type veth peer name eth0p
-		ip -n %[1]s link add net1 type veth peer name net1p
-		for i in eth0 net1 eth0p net1p; do ip -n %[1]s link set $i up; done
-		ip -n %[1]s addr add %[2]s/24 dev eth0; ip -n %[1]s addr add 203.0.113.2/24 dev net1`, ns, gatewayIP))
-	return &gateway{t: tb, ns: ns, script: scriptPath(tb), env: []string{"GATEWAY_V4=203.0.113.1"}}
+	g := newBareGateway(tb)
+	g.env = []string{"GATEWAY_V4=203.0.113.1"}
+	ip(tb, g.ns, `link add eth0 type veth peer name eth0p
+		link add net1 type veth peer name net1p
+		link set eth0 up
+		link set net1 up
+		link set eth0p up
+		link set net1p up
+		addr add `+gatewayIP+`/24 dev eth0
+		addr add 203.0.113.2/24 dev net1`)
+	return g
 }
 
 func scriptPath(tb testing.TB) string {
@@ -144,7 +218,11 @@ func (g *gateway) run(stdin string, args ...string) string {
 
 // command is one that will run in the gateway.
 func (g *gateway) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", g.ns}, args...)...)
+	enter := []string{"--net=/run/netns/" + g.ns}
+	if g.mounts != nil {
+		enter = append(enter, fmt.Sprintf("--mount=/proc/%d/fd/%d", os.Getpid(), g.mounts.Fd()))
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", append(append(enter, "--"), args...)...)
 	cmd.Env = append(os.Environ(), g.env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return cmd
@@ -153,7 +231,7 @@ func (g *gateway) command(ctx context.Context, stdin string, args ...string) *ex
 // exec runs a command in the gateway.
 func (g *gateway) exec(stdin string, args ...string) (string, error) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	cmd := g.command(ctx, stdin, args...)
 	var stdout, stderr bytes.Buffer
@@ -301,6 +379,16 @@ func shell(tb testing.TB, script string) {
 	}
 }
 
+// ip runs a batch of commands of ip in a namespace.
+func ip(tb testing.TB, ns, batch string) {
+	tb.Helper()
+	cmd := exec.Command("ip", "-n", ns, "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("ip -n %s: %s: %v: %s", ns, batch, err, out)
+	}
+}
+
 // network is a gateway with clients outside and pods in its VPC.
 type network struct {
 	*gateway
@@ -312,34 +400,32 @@ var podIP = map[string]string{"p1": "10.1.0.11", "p2": "10.1.0.12", "p3": "10.1.
 
 func newNetwork(t *testing.T, pods ...string) *network {
 	t.Helper()
-	n := &network{gateway: &gateway{t: t, ns: newNamespace(t, "gw"), script: scriptPath(t)}, ext: newNamespace(t, "ext"), pods: map[string]string{}}
+	n := &network{gateway: newBareGateway(t), ext: newNamespace(t, "ext"), pods: map[string]string{}}
 	sw := newNamespace(t, "sw")
-	var b strings.Builder
-	fmt.Fprintf(&b, "ip -n %[1]s link add br0 type bridge; ip -n %[1]s link add br1 type bridge; ip -n %[1]s link set br0 up; ip -n %[1]s link set br1 up\n", sw)
-	plug := func(ns, dev, bridge, cidr string) {
+	plugs := "link add br0 type bridge\nlink add br1 type bridge\nlink set br0 up\nlink set br1 up\n"
+	plug := func(ns, dev, bridge, cidr, more string) {
 		peer := strings.ReplaceAll(ns, "-", "") + dev[:1]
-		fmt.Fprintf(&b, "ip -n %s link add %s type veth peer name %s netns %s\n", ns, dev, peer, sw)
-		fmt.Fprintf(&b, "ip -n %[1]s link set %[2]s master %[3]s; ip -n %[1]s link set %[2]s up\n", sw, peer, bridge)
-		fmt.Fprintf(&b, "ip -n %[1]s link set %[2]s up; ip -n %[1]s addr add %[3]s dev %[2]s\n", ns, dev, cidr)
+		ip(t, ns, fmt.Sprintf("link add %[1]s type veth peer name %[2]s netns %[3]s\nlink set %[1]s up\naddr add %[4]s dev %[1]s\n", dev, peer, sw, cidr)+more)
+		plugs += fmt.Sprintf("link set %[1]s master %[2]s\nlink set %[1]s up\n", peer, bridge)
 	}
-	plug(n.ns, "eth0", "br1", gatewayIP+"/24")
-	plug(n.ns, "net1", "br0", "203.0.113.2/24")
-	plug(n.ext, "eth0", "br0", "203.0.113.100/24")
+	plug(n.ns, "eth0", "br1", gatewayIP+"/24", "")
+	plug(n.ns, "net1", "br0", "203.0.113.2/24", "")
+	var more strings.Builder
 	for i := 101; i < 110; i++ {
-		fmt.Fprintf(&b, "ip -n %s addr add 203.0.113.%d/24 dev eth0\n", n.ext, i)
+		fmt.Fprintf(&more, "addr add 203.0.113.%d/24 dev eth0\n", i)
 	}
+	plug(n.ext, "eth0", "br0", "203.0.113.100/24", more.String())
 	for _, pod := range pods {
 		ns := newNamespace(t, pod)
 		n.pods[pod] = ns
-		plug(ns, "eth0", "br1", podIP[pod]+"/24")
+		routes := "route add default via " + gatewayIP + "\n"
 		if strings.HasPrefix(pod, "d") { // the default route leaves by another NIC
-			fmt.Fprintf(&b, "ip -n %[1]s link add prim type veth peer name primp; ip -n %[1]s link set prim up; ip -n %[1]s link set primp up\n", ns)
-			fmt.Fprintf(&b, "ip -n %[1]s addr add 10.16.0.5/16 dev prim; ip -n %[1]s route add default via 10.16.0.1 dev prim; ip -n %[1]s route add %[2]s via %[3]s dev eth0\n", ns, eip, gatewayIP)
-		} else {
-			fmt.Fprintf(&b, "ip -n %s route add default via %s\n", ns, gatewayIP)
+			routes = "link add prim type veth peer name primp\nlink set prim up\nlink set primp up\naddr add 10.16.0.5/16 dev prim\n" +
+				"route add default via 10.16.0.1 dev prim\nroute add " + eip + " via " + gatewayIP + " dev eth0\n"
 		}
+		plug(ns, "eth0", "br1", podIP[pod]+"/24", routes)
 	}
-	shell(t, b.String())
+	ip(t, sw, plugs)
 	for _, pod := range pods {
 		n.serve(pod)
 	}
@@ -348,22 +434,29 @@ func newNetwork(t *testing.T, pods ...string) *network {
 	return n
 }
 
-// in runs f on a thread that is in a namespace; the thread ends with it.
-func in(ns string, f func() error) error {
+// onThread runs f on a thread of its own, which may change its namespaces: it ends with f.
+func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked, so that the thread is thrown away
-		fd, err := os.Open("/run/netns/" + ns)
-		if err == nil {
-			defer fd.Close()
-			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
+		done <- f()
 	}()
 	return <-done
+}
+
+// in runs f on a thread that is in a network namespace.
+func in(ns string, f func() error) error {
+	return onThread(func() error {
+		fd, err := os.Open("/run/netns/" + ns)
+		if err != nil {
+			return err
+		}
+		defer fd.Close()
+		if err := unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // serve answers on TCP and UDP 8080 of a pod with the pod's name and the client's address as seen.
@@ -407,10 +500,12 @@ func (n *network) serve(pod string) {
 	}()
 }
 
-// patience is how long an answer may take that will come, impatience one that will not.
+// patience is how long an answer may take that will come, impatience one that will not. A machine may be slow, and
+// have more to do than these tests: what will come is waited for long.
 const (
-	patience   = 10 * time.Second
-	impatience = 400 * time.Millisecond
+	patience    = time.Minute
+	impatience  = 400 * time.Millisecond
+	callTimeout = 10 * time.Minute
 )
 
 // dial opens a TCP connection from an address in a namespace and reads who answered, and what client it saw.
@@ -490,7 +585,7 @@ func (n *network) visits(ns, src string, port, times int) map[string]int {
 // eventually waits for a condition of the kernel's own clock.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); {
+	for deadline := time.Now().Add(2 * patience); !cond(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}

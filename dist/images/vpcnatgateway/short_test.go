@@ -16,55 +16,85 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-const kinds = "/run/nat-gateway.kinds"
+// kinds is where a gateway's hints are.
+func (g *gateway) kinds() string { return g.path(etcDir + "/nat-gateway.kinds") }
 
 // allKinds are an identity with each set of objects that there is.
 func allKinds() map[string]sharenat.Share {
-	backends := map[string]sharenat.Share{"": share("tcp:80", p1, p2), " masquerade": share("tcp:80", p1+" masquerade", p2)}
 	all := map[string]sharenat.Share{}
-	for m, s := range backends {
-		all["none"+m] = s
-		all["60 s"+m] = sticky(60, s)
-		all["61 s"+m] = sticky(61, s)
-		all["none, sources"+m] = from(s, "203.0.113.0/24")
-		all["60 s, sources"+m] = sticky(60, from(s, "203.0.113.0/24"))
+	for _, m := range []string{"", " masquerade"} {
+		s := func() sharenat.Share { return share("tcp:80", p1+m, p2) }
+		all["none"+m] = s()
+		all["60 s"+m] = sticky(60, s())
+		all["61 s"+m] = sticky(61, s())
+		all["none, sources"+m] = from(s(), "203.0.113.0/24")
+		all["60 s, sources"+m] = sticky(60, from(s(), "203.0.113.0/24"))
 	}
 	return all
 }
 
 // Whatever an identity was, it becomes what it is to be, and nothing stays behind; with hints, without, and with wrong ones.
 func TestKinds(t *testing.T) {
-	g := newGateway(t)
-	all := allKinds()
-	names := slices.Sorted(maps.Keys(all))
-	for _, hints := range []string{"right", "none", "wrong"} {
-		for i, was := range names {
-			for j, is := range names {
-				if hints != "right" && j != (i+3)%len(names) {
-					continue // some will do
-				}
-				a, b := all[was], all[is]
-				switch hints {
-				case "none":
-					must(t, os.RemoveAll(kinds))
-				case "wrong":
-					g.full()
-				}
-				g.set(a)
-				if hints == "wrong" {
-					hintOf(t, a, b)
-				}
-				g.set(b)
-				if got, want := g.listing(), (sharenat.Holding{Digest: normalized(t, b).Digest(), Backends: 2}); got.Stale != 0 || got.Shares[b.Identity] != want {
-					t.Fatalf("hints %s: %s became %s: %+v\n%s", hints, was, is, got, g.must("nft", "list", "ruleset", "ip"))
-				}
-			}
+	t.Parallel()
+	names := slices.Sorted(maps.Keys(allKinds()))
+	become := func(g *gateway, was, is string) {
+		g.t.Helper()
+		want := *normalized(g.t, allKinds()[is])
+		g.set(want)
+		if got := g.listing(); got.Stale != 0 || got.Shares[want.Identity] != (sharenat.Holding{Digest: want.Digest(), Backends: 2}) {
+			g.t.Fatalf("%s became %s: %+v\n%s", was, is, got, g.must("nft", "list", "ruleset", "ip"))
 		}
 	}
+	t.Run("right hints", func(t *testing.T) {
+		t.Parallel()
+		g := newGateway(t)
+		was := names[0]
+		g.set(allKinds()[was])
+		for _, i := range everyPair(len(names)) {
+			become(g, was, names[i])
+			was = names[i]
+		}
+	})
+	// Some of the pairs will do.
+	t.Run("no hints", func(t *testing.T) {
+		t.Parallel()
+		g := newGateway(t)
+		for i, was := range names {
+			must(t, os.RemoveAll(g.kinds()))
+			g.set(allKinds()[was])
+			become(g, was, names[(i+3)%len(names)])
+		}
+	})
+	t.Run("wrong hints", func(t *testing.T) {
+		t.Parallel()
+		g := newGateway(t)
+		for i, was := range names {
+			is := names[(i+3)%len(names)]
+			all := allKinds()
+			g.full()
+			g.set(all[was])
+			g.hintOf(all[was], all[is])
+			become(g, was, is)
+		}
+	})
+}
+
+// everyPair is a walk from 0 over 0 to n-1 that takes each step from one to another, or to itself, once.
+func everyPair(n int) (walk []int) {
+	for i := range n {
+		if i > 0 {
+			walk = append(walk, i)
+		}
+		for j := i + 1; j < n; j++ {
+			walk = append(walk, i, j)
+		}
+	}
+	return append(walk, 0)
 }
 
 // A walk through the kinds, with each a change of backends, that the short way takes.
 func TestKindsInTurn(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	other := sticky(60, share("udp:53", p1))
 	g.set(other)
@@ -82,21 +112,21 @@ func TestKindsInTurn(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func normalized(t *testing.T, s sharenat.Share) *sharenat.Share {
-	t.Helper()
-	return &normal(t, []sharenat.Share{s})[0]
+func normalized(tb testing.TB, s sharenat.Share) *sharenat.Share {
+	tb.Helper()
+	return &normal(tb, []sharenat.Share{s})[0]
 }
 
 // hintOf makes the hint of an identity say what it would say of another kind of it.
-func hintOf(t *testing.T, is, said sharenat.Share) {
-	t.Helper()
+func (g *gateway) hintOf(is, said sharenat.Share) {
+	g.t.Helper()
 	kind := "0"
 	if said.Affinity.ClientIP {
 		kind = "c" + strconv.Itoa(int(said.Affinity.TimeoutSeconds))
@@ -108,13 +138,15 @@ func hintOf(t *testing.T, is, said sharenat.Share) {
 		kind += "m"
 	}
 	name := fmt.Sprintf("%s:%d:%s", is.EIP, is.Port, is.Protocol)
-	must(t, os.WriteFile(filepath.Join(kinds, name), []byte(hash(is)+" "+kind+"\n"), 0o600))
+	must(g.t, os.WriteFile(filepath.Join(g.kinds(), name), []byte(hash(is)+" "+kind+"\n"), 0o600))
 }
 
 // A change of backends has nft read nothing.
 func TestChangeOfBackendsAsksNothing(t *testing.T) {
+	t.Parallel()
 	for name, s := range allKinds() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			g.set(s)
 			log := filepath.Join(t.TempDir(), "calls")
@@ -132,10 +164,35 @@ func TestChangeOfBackendsAsksNothing(t *testing.T) {
 	}
 }
 
+// What a gateway has to remember is in the directory that is made for it, and elsewhere where there is none to write to.
+func TestWhereHintsAre(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prepare    []string
+		dir, other string
+	}{
+		"as in the image": {[]string{"true"}, etcDir, "/run"},
+		"read-only":       {[]string{"mount", "-o", "remount,bind,ro", etcDir}, "/run", etcDir},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGateway(t)
+			g.must(tc.prepare...)
+			g.set(share("tcp:80", p1, p2))
+			g.holds(share("tcp:80", p1, p2))
+			for dir, want := range map[string]int{tc.dir: 2, tc.other: 0} { // the lock and the hints
+				there, err := filepath.Glob(g.path(dir) + "/nat-gateway.*")
+				if err != nil || len(there) != want {
+					t.Errorf("in %s: %v %v", dir, there, err)
+				}
+			}
+		})
+	}
+}
+
 // Where nft ignores rules in the braces of a chain, as 1.0.6 does without fixes, the short way is not taken.
 func TestNftThatIgnoresRulesInBraces(t *testing.T) {
-	must(t, os.RemoveAll(kinds))
-	t.Cleanup(func() { must(t, os.RemoveAll(kinds)) })
+	t.Parallel()
 	g := newGateway(t)
 	g.shim("nft", "[ \"$1\" != -c ] || exit 0\nexec "+pathOf(t, "nft")+` "$@"`)
 	for range 3 {
@@ -149,6 +206,7 @@ func TestNftThatIgnoresRulesInBraces(t *testing.T) {
 
 // A promise that somebody else's edit broke is told, and a full state mends it.
 func TestBrokenPromise(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	s := share("tcp:80", p1, p2)
 	h := hash(s)
@@ -173,11 +231,11 @@ func TestBrokenPromise(t *testing.T) {
 
 // An identity that goes takes its hint along.
 func TestHintsGoWithTheirIdentities(t *testing.T) {
-	must(t, os.RemoveAll(kinds))
+	t.Parallel()
 	g := newGateway(t)
 	a, b, c := share("tcp:80", p1), sticky(60, share("udp:81", p1)), share("tcp:82", p1)
 	hints := func() string {
-		entries, err := os.ReadDir(kinds)
+		entries, err := os.ReadDir(g.kinds())
 		must(t, err)
 		var names []string
 		for _, e := range entries {

@@ -41,6 +41,7 @@ func (g *gateway) needLegacy() {
 // Kube-OVN's own script looks for the chains of init in legacy iptables wherever "iptables-legacy -t nat -S INPUT 1" works, and elsewhere in
 // the other.
 func TestTablesAreThoseOfTheStockScript(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name         string
 		prepare      func(*gateway)
@@ -52,6 +53,7 @@ func TestTablesAreThoseOfTheStockScript(t *testing.T) {
 		{"missing", (*gateway).onlyPrograms, "iptables-nft-save", "iptables-legacy-save", "(nf_tables)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			g := newGateway(t)
 			save := func(program string) string {
 				t.Helper()
@@ -95,6 +97,7 @@ func TestTablesAreThoseOfTheStockScript(t *testing.T) {
 
 // A gateway that Kube-OVN's own controller and script have set up in legacy iptables.
 func TestStockRulesInLegacy(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	n.needLegacy()
 	for _, rule := range []string{
@@ -131,6 +134,7 @@ func TestStockRulesInLegacy(t *testing.T) {
 // What an earlier script has put into nf_tables goes where this one, and the stock script, look: with whatever is called first, and no
 // connection notices. Rules that are nobody's of these stay.
 func TestRulesAreMovedToLegacy(t *testing.T) {
+	t.Parallel()
 	const foreign = "-A PREROUTING -p tcp -m tcp --dport 9 -j ACCEPT"
 	for _, call := range [][]string{
 		{"init", "eth0,net1"},
@@ -142,6 +146,7 @@ func TestRulesAreMovedToLegacy(t *testing.T) {
 		{"subnet-route-del", "10.2.0.0/16"},
 	} {
 		t.Run(call[0], func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t, "p1")
 			n.needLegacy()
 			n.must("bash", "-ec", "for t in nat mangle; do iptables-legacy -t $t -F; iptables-legacy -t $t -X; done")

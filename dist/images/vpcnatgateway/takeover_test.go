@@ -45,6 +45,7 @@ func legacy(proto, verdict string) string {
 }
 
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	plain, pinned := share("tcp:80", p1, p2), sticky(300, share("tcp:81", p1, p2))
 	for _, spelling := range []string{"tcp", "TCP"} {
@@ -91,6 +92,7 @@ func TestTakeover(t *testing.T) {
 
 // While it is taken over, no connection finds the identity missing.
 func TestTakeoverHasNoGap(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "p1", "p2")
 	stop, result := make(chan struct{}), make(chan error, 1)
 	n.nft(legacy("TCP", "jump"))
@@ -119,6 +121,7 @@ func TestTakeoverHasNoGap(t *testing.T) {
 
 // What belongs to nobody is told, and taken by the next full state; what is not this script's is left alone.
 func TestStaleObjects(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t)
 	s := sticky(60, share("tcp:80", p1, p2))
 	g.full(s)
