@@ -48,6 +48,12 @@ var _ = Describe("Beside Kube-OVN's own handler", Lab, Stock, func() {
 				return err
 			}).ShouldNot(Succeed(), "answers to %s", client.Name())
 		}
+		By("a Service that has them from the start")
+		b.Service(ctx, "closed", b.EIP, []corev1.ServicePort{TCP(81)}, Selecting("web"),
+			func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
+		b.WaitReason(ctx, "closed", lbservice.ReasonSourceRangesNotEnforceable)
+		Expect(b.Rules(ctx, "closed")).To(BeEmpty())
+		unanswered(ctx, b.Outside(ctx), At(b.Addr, TCP(81)))
 		By("ranges that let everybody in")
 		ranges("0.0.0.0/0")
 		b.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
@@ -143,6 +149,11 @@ var _ = Describe("Beside Kube-OVN's own handler, a newer one,", Lab, StockNewer,
 		b.Pods = b.Scene.Pods(ctx, "web", 4)
 		b.WaitRules(ctx, "web", b.Backends(), b.Ports...)
 		b.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
+		By("and back")
+		b.ChangeService(ctx, "web", loose)
+		b.WaitHolds(ctx, b.Gateway, b.Addr, b.Shares()...)
+		b.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
+		WaitAnswers(ctx, b.Outside(ctx), At(b.Addr, b.Ports[0]), Names(b.Pods)...)
 		b.WaitEvents(ctx, "web", lbservice.EventWriteFailed)
 	})
 })

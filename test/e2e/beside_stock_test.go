@@ -22,18 +22,9 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/lbservice"
 	"github.com/kubeovn/kube-ovn/test/lab/fabric"
 	"github.com/kubeovn/kube-ovn/test/lab/node"
-	"github.com/kubeovn/kube-ovn/test/lab/stock/handler"
 
 	. "github.com/kubeovn/kube-ovn/test/e2e/framework"
 )
-
-// onlyBeside skips a spec that is not about the release that is played.
-func onlyBeside(release handler.Release) {
-	GinkgoHelper()
-	if got := cluster.Lab.StockRelease(); got != string(release) {
-		Skip("this is Kube-OVN " + got)
-	}
-}
 
 // setImage gives a gateway another image, as one has to where its controller does not compare it, and waits until the new pod is filled.
 func (b *balancer) setImage(ctx context.Context, name string) {
@@ -225,71 +216,10 @@ var _ = Describe("Beside Kube-OVN's own controller", Lab, Stock, func() {
 		Entry("with legacy iptables", node.BesideImage),
 		Entry("without", node.BesideWithoutLegacyImage),
 	)
-
-	It("lets nobody in where only some are to be", func(ctx SpecContext) {
-		b := newBalancer(ctx, 1, TCP(80))
-		b.Service(ctx, "closed", b.EIP, []corev1.ServicePort{TCP(81)}, Selecting("web"),
-			func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
-		b.WaitReason(ctx, "closed", lbservice.ReasonSourceRangesNotEnforceable)
-		Expect(b.Rules(ctx, "closed")).To(BeEmpty())
-		unanswered(ctx, b.Outside(ctx), At(b.Addr, TCP(81)))
-
-		By("said of a Service that was open")
-		b.ChangeService(ctx, "web", func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} })
-		b.WaitReason(ctx, "web", lbservice.ReasonSourceRangesNotEnforceable)
-		b.WaitRules(ctx, "web", nil)
-		b.WaitHolds(ctx, b.Gateway, b.Addr)
-		unanswered(ctx, b.Outside(ctx), At(b.Addr, TCP(80)))
-	})
-
-	It("says that affinity is not served where it is not, and serves all the same", func(ctx SpecContext) {
-		onlyBeside(handler.V117)
-		b := newBalancer(ctx, 3, TCP(80))
-		b.ChangeService(ctx, "web", sticky(600))
-		b.WaitReason(ctx, "web", lbservice.ReasonAffinityNotServed)
-		b.Settle(ctx, 3)
-		Expect(AskAll(ctx, b.Outside(ctx), At(b.Addr, TCP(80)), 60).Who()).To(HaveLen(3))
-	})
-
-	It("serves affinity where it is known, also when it changes on a live Service", func(ctx SpecContext) {
-		onlyBeside(handler.Newer)
-		b := newBalancer(ctx, 3, TCP(80))
-		l := startLoad(ctx, b)
-		b.ChangeService(ctx, "web", sticky(600))
-		b.waitAffinity(ctx, 600)
-		Expect(AskAll(ctx, b.Outside(ctx), At(b.Addr, TCP(80)), 30).Who()).To(HaveLen(1))
-		By("a Pod more")
-		b.Scale(ctx, "web", 4)
-		b.Pods = b.Scene.Pods(ctx, "web", 4)
-		b.waitAffinity(ctx, 600)
-		b.ChangeService(ctx, "web", loose)
-		b.waitAffinity(ctx, 0)
-		b.Settle(ctx, 4)
-		l.counted(ctx, "affinity changed twice on a live Service")
-	})
 })
 
-// waitAffinity waits until web's rules have an affinity, and the gateway has it too.
-func (b *balancer) waitAffinity(ctx context.Context, seconds int32) {
-	GinkgoHelper()
-	rules := b.WaitRules(ctx, "web", b.Backends(), b.Ports...)
-	Wait(ctx, func(g Gomega, ctx context.Context) {
-		var err error
-		rules, err = b.Rules(ctx, "web")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(rules).To(HaveLen(len(b.Pods) * len(b.Ports)))
-		for i := range rules {
-			g.Expect(rules[i].Spec.SessionAffinityTimeoutSeconds).To(Equal(seconds), "rule %s", rules[i].Name)
-			g.Expect(rules[i].Status.Ready).To(BeTrue(), "rule %s", rules[i].Name)
-		}
-	}).Should(Succeed())
-	b.WaitHolds(ctx, b.Gateway, b.Addr, stickyShare(ShareOf(b.Addr, b.Ports[0], b.Backends()), seconds))
-	b.WaitReason(ctx, "web", lbservice.ReasonProgrammed)
-}
-
-var _ = Describe("Kube-OVN's own controller", Serial, Lab, Stock, func() {
+var _ = Describe("Kube-OVN's own controller", Serial, Lab, StockV117, func() {
 	It("hands its gateways over to this project's, and gets them back, and nobody notices", func(ctx SpecContext) {
-		onlyBeside(handler.V117)
 		// As its users are told: who makes gateways of another image than they have restarts them.
 		configureImage(ctx, node.BesideImage)
 		b := churnBalancer(ctx, 2, false, TCP(80))
