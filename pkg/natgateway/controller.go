@@ -133,6 +133,7 @@ type Controller struct {
 	waits        waitStore
 	applied      appliedStore
 	problems     problemStore
+	outages      outageStore
 	stopped      problemStore // rollouts that a gateway has stopped
 	written      writtenStore
 	assumed      map[string]assumption // of the one EIP worker

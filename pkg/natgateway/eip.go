@@ -222,8 +222,8 @@ func (c *Controller) allGatewayPods() []*corev1.Pod {
 	return out
 }
 
-// publishEIP writes the status once every pod of the gateway that counts has the address. An EIP that was ready stays so while pods
-// come and go, unless it was moved to another gateway meanwhile.
+// publishEIP writes the status once every pod of the gateway that counts has the address. An EIP that was ready stays so
+// while pods come and go, unless it was moved to another gateway meanwhile, but not while none of them serves.
 func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP, addr netip.Addr) error {
 	gateway := eip.Spec.NatGwDp
 	state := c.state(gateway)
@@ -244,19 +244,28 @@ func (c *Controller) publishEIP(ctx context.Context, eip *kubeovnv1.IptablesEIP,
 	if err != nil {
 		return err
 	}
-	if p == nil {
+	down := c.outages.isDeclared(gateway)
+	if p == nil && !down {
 		c.waits.eipDone(eip.Name)
 		return nil
 	}
 	cidr := c.cidrOf(eip)
-	if (!eip.Status.Ready || !sameSpecSince(eip)) && !c.allHold(gateway, func(have *Content) bool { return have.EIPs[cidr] }) {
-		if late {
-			return c.writeEIPNotReady(ctx, eip, &eipError{ReasonGatewayNotReady, errors.New("not every pod of gateway " + gateway + " has the address yet")})
+	unsure := down || !eip.Status.Ready || !sameSpecSince(eip)
+	if unsure && !c.allHold(gateway, func(have *Content) bool { return have.EIPs[cidr] }) {
+		message := "not every pod of gateway " + gateway + " has the address yet"
+		if down {
+			message = "gateway " + gateway + " has no pod that is ready"
+		}
+		if late || down {
+			return c.writeEIPNotReady(ctx, eip, &eipError{ReasonGatewayNotReady, errors.New(message)})
 		}
 		c.eipQueue.AddAfter(eip.Name, c.grace)
 		return nil
 	}
 	c.waits.eipDone(eip.Name)
+	if p == nil {
+		return nil
+	}
 	return c.patchEIP(ctx, eip, p, "status")
 }
 

@@ -107,6 +107,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.Metrics.forget(name)
 		c.applied.set(name, "")
 		c.problems.solved(name)
+		c.outages.end(name)
 		c.written.forget("gateway/" + name)
 		c.wake(name)
 		c.continueRollout(ctx, name)
@@ -118,6 +119,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 	}
 	c.state(name)
 	if gw.DeletionTimestamp != nil || !c.config().Enabled {
+		c.outages.end(name)
 		return c.stopGateway(ctx, gw)
 	}
 	p, err := claimPatch(&gw.ObjectMeta, nil, nil)
@@ -132,6 +134,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 
 // runGateway keeps the workload of a gateway that is to run, and its status.
 func (c *Controller) runGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway) error {
+	c.watchOutage(ctx, gw)
 	r := c.rollout()
 	invalid := c.problems.is(gw.Name, ReasonInvalidGateway)
 	workload, err := c.workloadOf(gw, r.editionFor(gw.Name))

@@ -72,8 +72,8 @@ func (c *Controller) claimRule(ctx context.Context, rule *kubeovnv1.IptablesDnat
 	return true, c.patchRule(ctx, rule, p)
 }
 
-// publishRule says that a rule is ready, once every pod that counts holds its identity as wanted. A rule that was ready stays so
-// while the gateway's pods come and go: they are filled as a whole, and the gateway's own status tells of them.
+// publishRule says that a rule is ready, once every pod that counts holds its identity as wanted. A rule that was ready
+// stays so while the gateway's pods come and go, since they are filled as a whole, but not while none of them serves.
 func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDnatRule, state *State, v *Verdict) error {
 	after := rule.Status
 	after.Ready = true
@@ -88,7 +88,8 @@ func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDn
 	if err != nil {
 		return err
 	}
-	if p == nil {
+	down := c.outages.isDeclared(state.Gateway)
+	if p == nil && !down {
 		c.waits.ruleDone(rule.Name)
 		return nil
 	}
@@ -96,13 +97,16 @@ func (c *Controller) publishRule(ctx context.Context, rule *kubeovnv1.IptablesDn
 	agreed, pods := c.agree(state, v.Rule.Identity)
 	if agreed && pods > 0 {
 		c.waits.ruleDone(rule.Name)
+		if p == nil {
+			return nil
+		}
 		return c.patchRule(ctx, rule, p, "status")
 	}
 	if why := c.rejection(state.Gateway, v.Rule.Identity); why != "" {
 		// It goes on waiting: what is rejected is tried again.
 		return c.writeNotReady(ctx, rule, ReasonRejectedByGateway, why)
 	}
-	if left := c.grace - c.Clock.Since(since); left > 0 {
+	if left := c.grace - c.Clock.Since(since); left > 0 && !down {
 		c.ruleQueue.AddAfter(rule.Name, left)
 		return nil
 	}
