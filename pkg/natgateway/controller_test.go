@@ -756,3 +756,40 @@ func applyRaw(t *testing.T, docs map[string][]byte, name string, kind types.Patc
 	// Once there is a condition, it has a field of somebody else's, too.
 	docs[name] = []byte(strings.Replace(string(doc), `"conditions":[{"lastTransitionTime"`, `"conditions":[{"future":1,"lastTransitionTime"`, 1))
 }
+
+// An address is of no use in a gateway that has no interface in its Subnet.
+func TestEIPOfASubnetThatTheGatewayDoesNotHave(t *testing.T) {
+	other := &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: kubeovnv1.SubnetSpec{
+		CIDRBlock: "198.51.100.0/24", Gateway: "198.51.100.1", Provider: "other.kube-system",
+	}}
+	f := newFixture(t, gateway(), other,
+		eip("new", func(e *kubeovnv1.IptablesEIP) { e.Spec.ExternalSubnet = "other" }),
+		eip("old", func(e *kubeovnv1.IptablesEIP) { // as an earlier handler left it
+			e.Spec.ExternalSubnet = "other"
+			e.Finalizers = []string{finalizer}
+			e.Labels = map[string]string{sharenat.EIPAddressLabel: "198.51.100.20"}
+			e.Status = kubeovnv1.IptablesEIPStatus{Ready: true, IP: "198.51.100.20"}
+		}))
+	f.createPod(gatewayPod(0, "c1"))
+	f.start()
+	for _, name := range []string{"new", "old"} {
+		f.until("EIP "+name+" says so", func() bool {
+			s := f.eip(name).Status
+			return !s.Ready && notReady(ReasonAddressUnusable, s.Conditions) &&
+				strings.Contains(s.Conditions[0].Message, "gateway gw has no interface in external subnet other")
+		})
+	}
+	f.until("gateway is ready", func() bool { return f.gateway().Status.Ready })
+	f.settled()
+	if _, changes := f.script.takeCalls(); slices.Contains(verbs(changes), verbEIPAdd) {
+		t.Errorf("something is added: %v", verbs(changes))
+	}
+
+	gw := f.gateway()
+	gw.Spec.ExternalSubnets = []string{sharenat.DefaultExternalSubnet, "other"}
+	_, err := f.ovn.KubeovnV1().VpcNatGateways().Update(context.Background(), gw, metav1.UpdateOptions{})
+	f.must(err)
+	f.until("one is ready", f.eipReady("new"))
+	f.until("the other is ready", f.eipReady("old"))
+	f.settled()
+}

@@ -98,6 +98,9 @@ func (c *Controller) addressFor(eip *kubeovnv1.IptablesEIP) (netip.Addr, error) 
 	if err != nil {
 		return netip.Addr{}, &eipError{ReasonSubnetNotFound, fmt.Errorf("external subnet %s does not exist", externalSubnetOf(eip))}
 	}
+	if err := c.outsideOf(eip); err != nil {
+		return netip.Addr{}, &eipError{ReasonAddressUnusable, err}
+	}
 	if addr := allocated(eip); addr.IsValid() && slices.Contains(eip.Finalizers, finalizer) {
 		if err := c.objection(eip, addr); err != nil {
 			return netip.Addr{}, &eipError{ReasonAddressUnusable, err}
@@ -147,6 +150,19 @@ func (c *Controller) objection(eip *kubeovnv1.IptablesEIP, addr netip.Addr) erro
 		if published(other, addr) || cmp.Or(other.CreationTimestamp.Compare(eip.CreationTimestamp.Time), strings.Compare(other.Name, eip.Name)) < 0 {
 			return fmt.Errorf("address %s is taken by EIP %s", addr, other.Name)
 		}
+	}
+	return nil
+}
+
+// outsideOf says that an EIP's gateway has no interface in its external Subnet, where an address of it would answer nobody.
+func (c *Controller) outsideOf(eip *kubeovnv1.IptablesEIP) error {
+	gw, err := c.gatewayLister.Get(eip.Spec.NatGwDp)
+	if err != nil {
+		return nil //nolint:nilerr // a gateway that is not there is another matter
+	}
+	if has := externalSubnetsOf(gw); !slices.Contains(has, externalSubnetOf(eip)) {
+		return fmt.Errorf("gateway %s has no interface in external subnet %s, only in %s",
+			gw.Name, externalSubnetOf(eip), strings.Join(has, ", "))
 	}
 	return nil
 }

@@ -198,7 +198,8 @@ func (c *Controller) snapshot(gateway string) Snapshot {
 // cidrOf gives an EIP's address once it is the EIP's for good: written on it, together with the finalizer.
 func (c *Controller) cidrOf(eip *kubeovnv1.IptablesEIP) netip.Prefix {
 	addr := allocated(eip)
-	if !addr.IsValid() || !slices.Contains(eip.Finalizers, finalizer) || c.objection(eip, addr) != nil {
+	if !addr.IsValid() || !slices.Contains(eip.Finalizers, finalizer) ||
+		c.outsideOf(eip) != nil || c.objection(eip, addr) != nil {
 		return netip.Prefix{}
 	}
 	subnet, err := c.subnetLister.Get(externalSubnetOf(eip))
