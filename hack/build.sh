@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the commands of cmd/ into _output/bin. With the same flags as the tests, so that nothing is compiled twice; the
-# images build theirs statically.
+# Builds the commands of cmd/ into _output/bin. With the same flags as the tests and the images, so that nothing is
+# compiled twice.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -9,6 +9,10 @@ OUTPUT=$ROOT/_output
 TOOLS_CACHE=${KUBE_OVN_TOOLS_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-ovn/tools}
 export ROOT OUTPUT TOOLS_CACHE
 
+# All that is compiled, but for a given CGO_ENABLED, is compiled as the images' programs are: nothing twice.
+export CGO_ENABLED=${CGO_ENABLED:-0}
+[[ " ${GOFLAGS:-} " == *" -trimpath "* ]] || export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
+
 # Debian leaves these out of a user's PATH; nft and ip are there.
 export PATH=$PATH:/usr/sbin:/sbin
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -72,10 +71,20 @@ func newGateway(ctx context.Context, env *bench.Env) (*gateway, error) {
 
 // findScript returns the script of this tree, wherever in it we are.
 func findScript() (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	path := filepath.Join(filepath.Dir(here), "../../../dist/images/vpcnatgateway/nat-gateway.sh")
-	_, err := os.Stat(path)
-	return path, err
+	const inTree = "dist/images/vpcnatgateway/nat-gateway.sh"
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, inTree)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("neither %s nor a directory above it has %s", start, inTree)
+		}
+	}
 }
 
 // serve has the backends tell whoever connects which of them they are.
