@@ -63,12 +63,13 @@ given() {
   esac
 }
 
-# build DIR NAME PACKAGE MODULE puts a tool in place at once or not at all.
+# build DIR NAME PACKAGE MODULE LEFT puts a tool in place at once or not at all, and says how many of its group are left.
 build() {
-  local temp version
+  local temp version more=
   version=$(version "$4")
+  (($5 == 0)) || more=", $5 more after it"
   temp=$(mktemp -d "$1/.building.XXXXXX")
-  step "building $2 $version" env CGO_ENABLED=0 GOFLAGS= \
+  step "building $2 $version$more" env CGO_ENABLED=0 GOFLAGS= \
     go build -trimpath -ldflags "$(ldflags "$4" "$version")" -o "$temp/$2" "$3"
   mv -f "$temp/$2" "$1/$2"
   rmdir "$temp"
@@ -83,7 +84,7 @@ missing() {
 
 # provide GROUP builds what is missing of it, one build at a time over all checkouts, and prints its directory.
 provide() {
-  local dir name package module
+  local dir name package module left
   cd "$ROOT/hack/tools/$1"
   dir=$TOOLS_CACHE/$(key "$1")
   if [[ -n $(missing "$1" "$dir") ]]; then
@@ -94,9 +95,12 @@ provide() {
       flock "$lock"
     }
     rm -rf "$dir"/.building.* # of a build that was interrupted
-    while read -r name package module; do
-      build "$dir" "$name" "$package" "$module"
-    done < <(missing "$1" "$dir")
+    mapfile -t left < <(missing "$1" "$dir")
+    while ((${#left[@]})); do
+      read -r name package module <<<"${left[0]}"
+      left=("${left[@]:1}")
+      build "$dir" "$name" "$package" "$module" ${#left[@]}
+    done
     exec {lock}>&-
   fi
   echo "$dir"
