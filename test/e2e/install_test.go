@@ -197,6 +197,28 @@ func everyday(ctx context.Context) {
 		_, err := b.Kube.AppsV1().Deployments(SystemNamespace).Get(ctx, "vpc-nat-gw-"+b.Net.Name, metav1.GetOptions{})
 		return err
 	}).Should(MatchError(apierrors.IsNotFound, "NotFound"))
+	b.Gateway = b.GatewayPod(ctx, b.Net.Name)
+
+	By("an image that is not there, and the right one again")
+	images := b.Kube.CoreV1().ConfigMaps(SystemNamespace)
+	config, err := images.Get(ctx, "ovn-vpc-nat-config", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	setImage := func(ctx context.Context, image string) {
+		GinkgoHelper()
+		patch := fmt.Appendf(nil, `{"data":{"image":%q}}`, image)
+		_, err := images.Patch(ctx, config.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	DeferCleanup(setImage, config.Data["image"])
+	setImage(ctx, "docker.io/kubeovn/nothing:v0")
+	Wait(ctx, func(g Gomega, ctx context.Context) {
+		pod, err := b.Kube.CoreV1().Pods(b.Gateway.Namespace).Get(ctx, b.Gateway.Name, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty())
+		g.Expect(pod.Status.ContainerStatuses[0].State.Waiting).NotTo(BeNil(), "pod %s should wait for its image", pod.Name)
+	}).Should(Succeed())
+	setImage(ctx, config.Data["image"])
+	b.GatewayPod(ctx, b.Net.Name)
 
 	for _, name := range []string{"zzz", "web"} {
 		Expect(b.Kube.CoreV1().Services(b.Namespace).Delete(ctx, name, metav1.DeleteOptions{})).To(Succeed())

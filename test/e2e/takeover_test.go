@@ -166,7 +166,7 @@ var _ = Describe("Taking over", Serial, Lab, func() {
 		s := cluster.NewScene(ctx)
 		b := &balancer{Scene: s, Net: s.Network(ctx, "a"), Ports: []corev1.ServicePort{TCP(80), UDP(53)}}
 		b.EIP = b.Net.EIP(ctx, "web")
-		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(b.Net.Subnet)})
+		s.Deployment(ctx, Workload{Name: "web", Replicas: 2, Annotations: Primary(b.Net.Subnet), Probe: true})
 		b.Pods = s.Pods(ctx, "web", 2)
 		b.Net.WaitGateway(ctx)
 		b.Addr, b.Gateway = s.EIPAddress(ctx, b.EIP), b.GatewayPod(ctx, b.Net.Name)
