@@ -134,6 +134,7 @@ type Controller struct {
 	applied      appliedStore
 	problems     problemStore
 	outages      outageStore
+	notServed    problemStore // fields that this handler does nothing about
 	stopped      problemStore // rollouts that a gateway has stopped
 	written      writtenStore
 	assumed      map[string]assumption // of the one EIP worker

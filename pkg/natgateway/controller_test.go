@@ -793,3 +793,48 @@ func TestEIPOfASubnetThatTheGatewayDoesNotHave(t *testing.T) {
 	f.until("the other is ready", f.eipReady("old"))
 	f.settled()
 }
+
+// Kube-OVN writes an address that it has given into the spec, where its BGP speaker reads it.
+func TestAllocatedAddressStandsInTheSpec(t *testing.T) {
+	f := newFixture(t, gateway(), eip("e"), eip("earlier", func(e *kubeovnv1.IptablesEIP) {
+		e.Finalizers = []string{finalizer}
+		e.Labels = map[string]string{
+			subnetLabel: sharenat.DefaultExternalSubnet, sharenat.EIPAddressLabel: "203.0.113.60", sharenat.GatewayLabel: testGateway,
+		}
+		e.Status = kubeovnv1.IptablesEIPStatus{Ready: true, IP: "203.0.113.60"}
+	}))
+	f.createPod(gatewayPod(0, "c1"))
+	f.start()
+	f.until("EIP is ready", f.eipReady("e"))
+	f.until("an EIP of before has it too", func() bool { return f.eip("earlier").Spec.V4ip == "203.0.113.60" })
+	f.settled()
+	e := f.eip("e")
+	if e.Spec.V4ip != eipAddress || e.Status.IP != eipAddress {
+		t.Errorf("spec.v4ip %q, status.ip %q, want %s", e.Spec.V4ip, e.Status.IP, eipAddress)
+	}
+	if n := len(f.patches("iptables-eips", "e")); n != 2 {
+		t.Errorf("%d writes to the EIP, want 2", n)
+	}
+	if got := string(f.patches("iptables-eips", "earlier")[0].Patch); got != `{"spec":{"v4ip":"203.0.113.60"}}` {
+		t.Errorf("the patch names more than the field: %s", got)
+	}
+}
+
+func TestWhatIsNotServedIsTold(t *testing.T) {
+	f := newFixture(t, gateway(func(gw *kubeovnv1.VpcNatGateway) {
+		gw.Spec.BFD.Enabled, gw.Spec.BgpSpeaker.Enabled = true, true
+	}))
+	f.createPod(gatewayPod(0, "c1"))
+	f.start()
+	f.until("gateway is ready", func() bool { return f.gateway().Status.Ready })
+	f.settled()
+	told := 0
+	for len(f.recorder.Events) > 0 {
+		if strings.Contains(<-f.recorder.Events, ReasonNotServed+" spec.bfd, spec.bgpSpeaker: not served in this mode") {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}

@@ -74,11 +74,16 @@ func (c *Controller) syncEIP(ctx context.Context, name string) error {
 	if eip.Spec.NatGwDp == "" {
 		return c.failEIP(ctx, eip, &eipError{ReasonGatewayNotFound, errors.New("spec.natGwDp names no gateway")})
 	}
+	var spec map[string]any
+	if eip.Spec.V4ip == "" {
+		// Kube-OVN writes it too, and its BGP speaker announces what stands there.
+		spec = map[string]any{"v4ip": addr.String()}
+	}
 	p, err := claimPatch(&eip.ObjectMeta, map[string]string{
 		subnetLabel:              externalSubnetOf(eip),
 		sharenat.EIPAddressLabel: addr.String(),
 		sharenat.GatewayLabel:    eip.Spec.NatGwDp,
-	}, nil)
+	}, nil, spec)
 	if err != nil {
 		return err
 	}

@@ -108,6 +108,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.applied.set(name, "")
 		c.problems.solved(name)
 		c.outages.end(name)
+		c.notServed.solved(name)
 		c.written.forget("gateway/" + name)
 		c.wake(name)
 		c.continueRollout(ctx, name)
@@ -122,7 +123,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 		c.outages.end(name)
 		return c.stopGateway(ctx, gw)
 	}
-	p, err := claimPatch(&gw.ObjectMeta, nil, nil)
+	p, err := claimPatch(&gw.ObjectMeta, nil, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -135,6 +136,7 @@ func (c *Controller) syncGateway(ctx context.Context, name string) error {
 // runGateway keeps the workload of a gateway that is to run, and its status.
 func (c *Controller) runGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway) error {
 	c.watchOutage(ctx, gw)
+	c.sayNotServed(ctx, gw)
 	r := c.rollout()
 	invalid := c.problems.is(gw.Name, ReasonInvalidGateway)
 	workload, err := c.workloadOf(gw, r.editionFor(gw.Name))
@@ -163,6 +165,34 @@ func (c *Controller) runGateway(ctx context.Context, gw *kubeovnv1.VpcNatGateway
 	}
 	c.continueRollout(ctx, gw.Name)
 	return c.publishGateway(ctx, gw, c.gatewayStatus(gw, workload))
+}
+
+// sayNotServed tells once of what the spec asks for and this handler does nothing about.
+func (c *Controller) sayNotServed(ctx context.Context, gw *kubeovnv1.VpcNatGateway) {
+	fields := notServed(gw)
+	if fields == "" {
+		c.notServed.solved(gw.Name)
+		return
+	}
+	if !c.notServed.isNew(gw.Name, fields) {
+		return
+	}
+	message := fields + ": not served in this mode, only by Kube-OVN's own handler; the rest of the gateway is"
+	klog.FromContext(ctx).Info("Gateway asks for what is not served", "fields", fields)
+	c.Recorder.Eventf(gw, nil, corev1.EventTypeWarning, ReasonNotServed,
+		sharenat.EventAction(actionReconcile, message), "%s", message)
+}
+
+// notServed names the fields of a gateway that ask for what this handler does not do.
+func notServed(gw *kubeovnv1.VpcNatGateway) string {
+	var fields []string
+	if gw.Spec.BFD.Enabled {
+		fields = append(fields, "spec.bfd")
+	}
+	if gw.Spec.BgpSpeaker.Enabled {
+		fields = append(fields, "spec.bgpSpeaker")
+	}
+	return strings.Join(fields, ", ")
 }
 
 // workloadOf describes the workload of a gateway.

@@ -68,6 +68,7 @@ const (
 	ReasonAddressUnusable   = "AddressUnusable"
 	ReasonAddressAllocated  = "AddressAllocated"
 	ReasonWorkloadFailed    = "GatewayWorkloadFailed"
+	ReasonNotServed         = "NotServedInThisMode"
 	ReasonRolloutStopped    = "GatewayRolloutStopped"
 	ReasonScriptOutdated    = "GatewayScriptOutdated"
 	ReasonInvalidGateway    = "InvalidGateway"

@@ -31,9 +31,10 @@ type jsonOp struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// claimPatch adds the finalizer, where it is missing, and the labels and annotations that differ; nil when all is there. A list of
-// finalizers can only be replaced, so such a patch applies to the version that was looked at and to no other.
-func claimPatch(obj *metav1.ObjectMeta, labels, annotations map[string]string) (*patch, error) {
+// claimPatch adds the finalizer, where it is missing, the labels and annotations that differ, and fields to the spec; nil
+// when all is there. A list of finalizers can only be replaced, so such a patch applies to the version that was looked at
+// and to no other.
+func claimPatch(obj *metav1.ObjectMeta, labels, annotations map[string]string, spec map[string]any) (*patch, error) {
 	meta := map[string]any{}
 	if diff := missing(obj.Labels, labels); len(diff) > 0 {
 		meta["labels"] = diff
@@ -45,10 +46,17 @@ func claimPatch(obj *metav1.ObjectMeta, labels, annotations map[string]string) (
 		meta["finalizers"] = append(slices.Clone(obj.Finalizers), finalizer)
 		meta["resourceVersion"] = obj.ResourceVersion
 	}
-	if len(meta) == 0 {
+	content := map[string]any{}
+	if len(meta) > 0 {
+		content["metadata"] = meta
+	}
+	if len(spec) > 0 {
+		content["spec"] = spec
+	}
+	if len(content) == 0 {
 		return nil, nil
 	}
-	return encodePatch(types.MergePatchType, map[string]any{"metadata": meta})
+	return encodePatch(types.MergePatchType, content)
 }
 
 func missing(have, want map[string]string) map[string]string {

@@ -65,7 +65,7 @@ func (c *Controller) claimRule(ctx context.Context, rule *kubeovnv1.IptablesDnat
 		sharenat.GatewayLabel:      gateway,
 		sharenat.ExternalPortLabel: strconv.Itoa(int(v.Rule.Port)),
 		sharenat.EIPAddressLabel:   v.Rule.EIP.String(),
-	}, map[string]string{sharenat.RuleEIPAnnotation: rule.Spec.EIP})
+	}, map[string]string{sharenat.RuleEIPAnnotation: rule.Spec.EIP}, nil)
 	if err != nil || p == nil {
 		return false, err
 	}
