@@ -23,6 +23,9 @@ const firstRetry = time.Second
 func (s *session) syncAll(ctx context.Context, a *Action) error {
 	main, suspects := s.suspects(a)
 	err := s.sync(ctx, main)
+	if refused(err) && !main.Full {
+		err = s.refill(ctx, main, err)
+	}
 	switch {
 	case refused(err) && len(main.Set) > 0:
 		if err := s.isolate(ctx, main, err); err != nil {
@@ -59,6 +62,51 @@ func (s *session) suspects(a *Action) (main, suspects *Action) {
 	rest := *a
 	rest.Set = clean
 	return &rest, &Action{Verb: sharenat.SyncVerb, Set: suspect}
+}
+
+// refill answers a refused delta with a full state, where it is the pod that refuses and not what is new: its table
+// may have been laid out by somebody else, and only a full state replaces it. What tells is something that the pod
+// holds already. It gives the refusal where there still is one.
+func (s *session) refill(ctx context.Context, a *Action, first error) error {
+	held, wanted := s.wantedShares()
+	if len(held) > 0 {
+		if err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Set: held[:1]}); err == nil {
+			return first
+		} else if !refused(err) {
+			return err
+		}
+	}
+	klog.FromContext(ctx).Info("Gateway pod refuses a delta, replacing its table",
+		"gateway", s.gateway, "why", first.Error())
+	err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Full: true, Set: wanted})
+	switch {
+	case err == nil && len(a.Forget) > 0:
+		return s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Forget: a.Forget})
+	case !refused(err) || len(held) == 0 || len(held) == len(wanted):
+		return err
+	}
+	// Something new is wrong as well. The table has to be replaced all the same; then what is new speaks for itself.
+	if err := s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Full: true, Set: held}); err != nil {
+		return err
+	}
+	return s.sync(ctx, &Action{Verb: sharenat.SyncVerb, Set: a.Set, Forget: a.Forget})
+}
+
+// wantedShares gives all that the pod should hold, without what was set aside, and what of it it holds already.
+func (s *session) wantedShares() (held, wanted []*DesiredShare) {
+	have := s.p.content
+	for id, share := range s.want.Shares {
+		if have.Rejected[id] == share.Digest {
+			continue
+		}
+		wanted = append(wanted, share)
+		if have.Shares[id] == share.Digest {
+			held = append(held, share)
+		}
+	}
+	sortShares(held)
+	sortShares(wanted)
+	return held, wanted
 }
 
 // isolate finds, by halving, the identities that make a script refuse a sync, so that they alone are left out until

@@ -118,3 +118,58 @@ func TestGatewayThatRefusesEverything(t *testing.T) {
 		t.Errorf("%d events of %d rules", told, rules)
 	}
 }
+
+// jam makes a pod refuse what a table of another layout refuses: every delta, and, where it is told so, full states too.
+func (f *fixture) jam(fullToo bool) (jammed func() bool) {
+	is := true
+	f.script.with(func() {
+		f.script.intercept = func(_ context.Context, call Call) error {
+			if call.Verb != sharenat.SyncVerb {
+				return nil
+			}
+			full := strings.HasPrefix(string(call.Stdin), "share-state v1 full")
+			var refused bool
+			f.script.with(func() {
+				is = is && (fullToo || !full)
+				refused = is
+			})
+			if !refused {
+				return nil
+			}
+			return &CallError{Pod: call.Pod, Verb: call.Verb, ExitCode: 1, Stderr: "nft refused: File exists"}
+		}
+	})
+	return func() (now bool) { f.script.with(func() { now = is }); return now }
+}
+
+func TestTableOfAnotherLayoutIsReplaced(t *testing.T) {
+	f := running(t)
+	f.createRule(rule("a", "e", "10.1.0.4:80", managedBy("s1", eipAddress)))
+	f.until("rule is ready", f.rulesReady(1))
+	jammed := f.jam(false)
+	f.createRule(rule("b", "e", "10.1.0.4:80", managedBy("s2", eipAddress), port("81")))
+	f.until("the new one is ready", f.rulesReady(2)) // the next check is in an hour
+	if jammed() {
+		t.Error("the table is as it was")
+	}
+	f.jam(false)
+	f.deleteRule("b")
+	f.jam(false)
+	f.refusePorts(82)
+	f.createRule(rule("bad", "e", "10.1.0.4:80", managedBy("s3", eipAddress), port("82")))
+	f.until("one that is wrong as well says why", f.rejected("bad", "port 82: unlucky"))
+	if n := f.script.backends(podKey(0)); n != 1 || !f.rule("a").Status.Ready {
+		t.Errorf("%d backends are programmed", n)
+	}
+}
+
+func TestTableThatCannotBeReplacedIsTold(t *testing.T) {
+	f := running(t)
+	f.createRule(rule("a", "e", "10.1.0.4:80", managedBy("s1", eipAddress)))
+	f.until("rule is ready", f.rulesReady(1))
+	f.jam(true)
+	f.createRule(rule("b", "e", "10.1.0.4:80", managedBy("s2", eipAddress), port("81")))
+	f.until("the rule says why", f.rejected("b", "nft refused: File exists"))
+	f.script.with(func() { f.script.intercept = nil })
+	f.until("the new one is ready", f.rulesReady(2))
+}

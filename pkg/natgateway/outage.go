@@ -66,7 +66,7 @@ func (s *outageStore) end(gateway string) {
 }
 
 // watchOutage has rules and EIPs say that their gateway does not serve, once its last pod has been missing for the grace
-// time. A pod that comes in time changes nothing for them. What says so waits for the gateway's pods, and is woken by them.
+// time. A pod that comes in time changes nothing for them. Rules and EIPs that say so wait for the gateway's pods.
 func (c *Controller) watchOutage(ctx context.Context, gw *kubeovnv1.VpcNatGateway) {
 	if c.serves(gw.Name) {
 		c.outages.end(gw.Name)
