@@ -27,7 +27,7 @@ import (
 var manifests embed.FS
 
 // startDeadline bounds the whole of Start: a lab that takes this long never comes.
-const startDeadline = 2 * time.Minute
+const startDeadline = 10 * time.Minute
 
 // Lab is a running lab, held by the process that started it.
 type Lab struct {

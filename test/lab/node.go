@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -56,30 +55,21 @@ func (l *Lab) startNode(ctx context.Context) error {
 	return nil
 }
 
-// waitUsable waits for what a user needs before the first Pod can run: the node, and the default service account.
+// waitUsable waits for what a user needs, beside the control plane, before the first Pod can run: the node.
 func (l *Lab) waitUsable(ctx context.Context) error {
 	clientset, err := kubernetes.NewForConfig(l.config)
 	if err != nil {
 		return err
 	}
-	var missing string
 	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		n, err := clientset.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
-		if missing = "the node"; !nodeReady(n) {
-			return false, nil
-		}
-		missing = "the default service account"
-		_, err = clientset.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return err == nil, err
+		return nodeReady(n), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for %s: %w", missing, err)
+		return fmt.Errorf("wait for the node: %w", err)
 	}
 	return nil
 }

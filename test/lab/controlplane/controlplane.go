@@ -7,8 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -166,7 +171,8 @@ func (c *ControlPlane) issue() error {
 	return nil
 }
 
-// StartManagers starts controller-manager and scheduler and returns when they are healthy.
+// StartManagers starts controller-manager and scheduler and returns when they are healthy, and Pods can be made: no Pod
+// is admitted before its namespace has its service account.
 func (c *ControlPlane) StartManagers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -175,7 +181,28 @@ func (c *ControlPlane) StartManagers(ctx context.Context) error {
 	group.Go(func() error {
 		return c.runHealthy(ctx, Scheduler, c.schedulerArgs(), "https://127.0.0.1:10259/readyz")
 	})
+	group.Go(func() error { return c.awaitServiceAccount(ctx) })
 	return group.Wait()
+}
+
+// awaitServiceAccount returns when the namespace default has its service account.
+func (c *ControlPlane) awaitServiceAccount(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		return err
+	}
+	accounts := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
+	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := accounts.Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the default service account: %w", err)
+	}
+	return nil
 }
 
 // StartProxy starts kube-proxy and returns when it is healthy. The Node and its interfaces have to be there by then.
