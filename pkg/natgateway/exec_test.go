@@ -123,7 +123,7 @@ func TestExecutor(t *testing.T) {
 		{name: "success", give: execution{stdout: "out\n", stderr: "some warning"}, want: "out\n"},
 		{name: "script refuses", give: execution{stdout: "o", stderr: "port 0: no\n", exitCode: 3}, wantErr: &CallError{ExitCode: 3, Stdout: "o", Stderr: "port 0: no\n"}},
 		{name: "output is cut", give: execution{stdout: long, stderr: long, exitCode: 1}, wantErr: &CallError{ExitCode: 1, Stdout: long[:4096], Stderr: long[:4096]}},
-		{name: "no answer", give: execution{hang: true}, timeout: 100 * time.Millisecond, wantErr: &CallError{ExitCode: -1}},
+		{name: "no answer", give: execution{hang: true}, timeout: 2 * time.Second, wantErr: &CallError{ExitCode: -1}},
 		{name: "API server without WebSocket", spdyOnly: true, give: execution{stdout: "out\n"}, want: "out\n"},
 		{name: "script refuses over SPDY", spdyOnly: true, give: execution{stderr: "no", exitCode: 2}, wantErr: &CallError{ExitCode: 2, Stderr: "no"}},
 	}
@@ -151,7 +151,7 @@ func TestExecutor(t *testing.T) {
 			}
 			timeout := tt.timeout
 			if timeout == 0 {
-				timeout = 10 * time.Second
+				timeout = time.Minute
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()

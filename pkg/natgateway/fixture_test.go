@@ -400,7 +400,7 @@ func (f *fixture) start() {
 	f.must(err)
 	c, err := New(Options{
 		KubeClient: f.kube, KubeOvnClient: f.ovn, Executor: f.script, KubeInformers: kubeFactory, KubeOvnInformers: ovnFactory,
-		Namespace: testNamespace, Recorder: f.recorder, Metrics: metrics, Latency: f.tracker, CheckInterval: time.Hour, CallTimeout: 5 * time.Second,
+		Namespace: testNamespace, Recorder: f.recorder, Metrics: metrics, Latency: f.tracker, CheckInterval: time.Hour, CallTimeout: time.Minute,
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -427,7 +427,7 @@ func (f *fixture) start() {
 // until waits for a condition.
 func (f *fixture) until(what string, ok func() bool) {
 	f.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
@@ -440,17 +440,19 @@ func (f *fixture) until(what string, ok func() bool) {
 	}
 }
 
-// settled waits until the handler does nothing any more: no write and no call for a while.
+// settled waits until the handler does nothing any more: no write and no call for a while. The while is counted in looks
+// as well, since a machine that has more to do keeps the handler from its work as it keeps who looks.
 func (f *fixture) settled() {
 	f.Helper()
-	last, since := -1, time.Now()
+	last, since, looks := -1, time.Now(), 0
 	f.until("nothing happens any more", func() bool {
 		n := len(f.writes())
 		f.script.with(func() { n += len(f.script.calls) })
 		if n != last {
-			last, since = n, time.Now()
+			last, since, looks = n, time.Now(), 0
 		}
-		return time.Since(since) > 150*time.Millisecond
+		looks++
+		return time.Since(since) > 150*time.Millisecond && looks > 50
 	})
 }
 

@@ -256,7 +256,7 @@ type fatalError struct{ error }
 // poll tries until it works, and gives the last reason why it did not.
 func poll(ctx context.Context, try func() error) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
 		last = try()
 		var fatal fatalError
 		if errors.As(last, &fatal) {

@@ -230,7 +230,7 @@ func create(
 
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 2*time.Minute, true,
 		func(context.Context) (bool, error) { return holds(), nil })
 	if err != nil {
 		t.Fatalf("wait for %s: %v", what, err)

@@ -4,6 +4,7 @@ package node
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,14 +124,14 @@ func TestNetwork(t *testing.T) {
 		return !strings.HasPrefix(stdout, "0.000000")
 	})
 
-	vpc, subnet := get(t, "vpcs", "vpc-1"), get(t, "subnets", "net-1")
-	names, _, _ := unstructured.NestedStringSlice(vpc.Object, "status", "subnets")
-	standby, _, _ := unstructured.NestedBool(vpc.Object, "status", "standby")
-	using, _, _ := unstructured.NestedInt64(subnet.Object, "status", "v4usingIPs")
-	gatewayIP, _, _ := unstructured.NestedString(subnet.Object, "spec", "gateway")
-	if len(names) != 1 || names[0] != "net-1" || !standby || using != 3 || gatewayIP != "10.5.0.1" {
-		t.Errorf("vpc status %v, subnet %v", vpc.Object["status"], subnet.Object)
-	}
+	eventually(t, "the vpc and the subnet say what they have", func() bool {
+		vpc, subnet := get(t, "vpcs", "vpc-1"), get(t, "subnets", "net-1")
+		names, _, _ := unstructured.NestedStringSlice(vpc.Object, "status", "subnets")
+		standby, _, _ := unstructured.NestedBool(vpc.Object, "status", "standby")
+		using, _, _ := unstructured.NestedInt64(subnet.Object, "status", "v4usingIPs")
+		gatewayIP, _, _ := unstructured.NestedString(subnet.Object, "spec", "gateway")
+		return slices.Equal(names, []string{"net-1"}) && standby && using == 3 && gatewayIP == "10.5.0.1"
+	})
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -103,7 +103,7 @@ func (w *world) must(err error) {
 // await waits until something is so.
 func (w *world) await(what string, so func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("%s never came; calls: %q", what, w.record.take())
 		}
