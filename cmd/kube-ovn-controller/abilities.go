@@ -48,24 +48,30 @@ func (a *abilities) follow(f func(lbservice.Abilities)) {
 	f(a.now)
 }
 
-// abilities of Kube-OVN's own controller, as far as its Deployment tells. One that has the flag to serve Services, whatever its value, or
-// that is newer than v1.17, programs session affinity, but not when it changes on a rule that is there. v1.17 and what says nothing of
-// itself spread connections, and no more. None obeys the annotations of this project's own. Of several, the least counts.
-func (s *stock) abilities(self identity) lbservice.Abilities {
+// abilities of Kube-OVN's own controller, as far as its Deployment and Pods tell. One that has the flag to serve Services, whatever its
+// value, or that is newer than v1.17, programs session affinity, but not when it changes on a rule that is there. v1.17 and what says
+// nothing of itself spread connections, and no more. None obeys the annotations of this project's own. Of several, the least counts:
+// in an upgrade, Pods of before still program rules, in their way, and nobody looks at these again. ok is false where there is none.
+func (s *stock) abilities(self identity) (all lbservice.Abilities, ok bool) {
 	var out []lbservice.Abilities
 	for _, d := range s.deployments {
 		if !self.isOf(d.Namespace, d.Name) {
 			out = append(out, abilitiesOf(d.Spec.Template.Spec.Containers))
 		}
 	}
-	if len(out) == 0 {
-		return lbservice.Abilities{}
+	for _, pod := range s.pods {
+		if !ended(pod) && !self.isOf(pod.Namespace, stockName) {
+			out = append(out, abilitiesOf(pod.Spec.Containers))
+		}
 	}
-	all := out[0]
+	if len(out) == 0 {
+		return lbservice.Abilities{}, false
+	}
+	all = out[0]
 	for _, other := range out[1:] {
 		all = all.And(other)
 	}
-	return all
+	return all, true
 }
 
 func abilitiesOf(containers []corev1.Container) lbservice.Abilities {

@@ -18,6 +18,14 @@ func TestAbilitiesOfStock(t *testing.T) {
 		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: stockName, Image: image, Args: args}}
 		return d
 	}
+	pod := func(phase corev1.PodPhase, image string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: stockNamespace, Name: stockName + "-7d5f9c6b4-abcde"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: stockName, Image: image}}},
+			Status:     corev1.PodStatus{Phase: phase},
+		}
+	}
+	newer := []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:v1.18.0")}
 	var (
 		none     = lbservice.Abilities{}
 		affinity = lbservice.Abilities{Affinity: true}
@@ -26,24 +34,32 @@ func TestAbilitiesOfStock(t *testing.T) {
 		name        string
 		deployments []*appsv1.Deployment
 		want        lbservice.Abilities
+		pods        []*corev1.Pod
 	}{
-		{"nobody", nil, none},
-		{"v1.17", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:v1.17.3")}, none},
-		{"newer", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:v1.18.0")}, affinity},
-		{"a tag that is no version", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:dev")}, none},
-		{"the same, with the flag", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:dev", "--enable-nftable-lb-svc=false")}, affinity},
+		{"nobody", nil, none, nil},
+		{"upgraded, and a Pod of before still runs", newer, none, []*corev1.Pod{
+			pod(corev1.PodRunning, "kubeovn/kube-ovn:v1.18.0"), pod(corev1.PodRunning, "kubeovn/kube-ovn:v1.17.0"),
+		}},
+		{"upgraded, and the Pods of before have ended", newer, affinity, []*corev1.Pod{
+			pod(corev1.PodRunning, "kubeovn/kube-ovn:v1.18.0"), pod(corev1.PodFailed, "kubeovn/kube-ovn:v1.17.0"),
+		}},
+		{"v1.17", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:v1.17.3")}, none, nil},
+		{"newer", newer, affinity, nil},
+		{"a tag that is no version", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:dev")}, none, nil},
+		{"the same, with the flag", []*appsv1.Deployment{deployment(stockNamespace, "kubeovn/kube-ovn:dev", "--enable-nftable-lb-svc=false")}, affinity, nil},
 		{"two of them", []*appsv1.Deployment{
 			deployment(stockNamespace, "kubeovn/kube-ovn:v1.18.0"), deployment("ovn", "kubeovn/kube-ovn:v1.17.0"),
-		}, none},
+		}, none, nil},
 		{"its own", []*appsv1.Deployment{
 			deployment("mine", "kubeovn/kube-ovn-controller:v1.17.0"), deployment(stockNamespace, "kubeovn/kube-ovn:v1.18.0"),
-		}, affinity},
-		{"without a container", []*appsv1.Deployment{{ObjectMeta: metav1.ObjectMeta{Namespace: stockNamespace, Name: stockName}}}, none},
+		}, affinity, nil},
+		{"without a container", []*appsv1.Deployment{{ObjectMeta: metav1.ObjectMeta{Namespace: stockNamespace, Name: stockName}}}, none, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := &stock{deployments: tc.deployments}
-			if got := s.abilities(identity{"mine", stockName + "-5c9f7d8b6-x2x7k"}); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			s := &stock{deployments: tc.deployments, pods: tc.pods}
+			got, ok := s.abilities(identity{"mine", stockName + "-5c9f7d8b6-x2x7k"})
+			if got != tc.want || ok != (len(tc.deployments) > 0) {
+				t.Errorf("got %v, %v, want %v", got, ok, tc.want)
 			}
 		})
 	}

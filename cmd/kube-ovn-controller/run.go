@@ -102,8 +102,9 @@ func watchStock(ctx context.Context, o *options, config *rest.Config, handler *a
 	}
 	if handler.set(known); !ok {
 		w.seen = func(s *stock) {
-			if now := s.abilities(w.self); handler.set(now) {
-				klog.FromContext(ctx).Info("What Kube-OVN's own handler does for Services is known by its Deployment", "abilities", now)
+			// One that is not there for a moment, as when it is installed anew, has not forgotten anything.
+			if now, ok := s.abilities(w.self); ok && handler.set(now) {
+				klog.FromContext(ctx).Info("What Kube-OVN's own handler does for Services is known by its Deployment and Pods", "abilities", now)
 			}
 		}
 	}

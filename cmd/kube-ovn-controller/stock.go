@@ -81,8 +81,7 @@ func (s *stock) rival(self identity) string {
 func (s *stock) leaving(self identity) map[string]claim {
 	claims := map[string]claim{}
 	for _, pod := range s.pods {
-		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if over || self.isOf(pod.Namespace, stockName) {
+		if ended(pod) || self.isOf(pod.Namespace, stockName) {
 			continue
 		}
 		if c := servesServices(pod.Spec.Containers, s.serves); !c.none() {
@@ -90,6 +89,10 @@ func (s *stock) leaving(self identity) map[string]claim {
 		}
 	}
 	return claims
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // identity is this process as a Pod.

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
@@ -378,6 +379,32 @@ func TestAffinityChangesBesideAWebhook(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A handler does not look again at a rule that is ready. So what it learns, or forgets, makes the rules anew that it is about.
+func TestAffinityIsLearned(t *testing.T) {
+	inCluster(t, plan(newService(testService, clientIP(600)), webPod(), webSlice()), func(cl *cluster) {
+		before := types.UID("")
+		for _, tc := range []struct {
+			abilities        Abilities
+			reason, affinity string
+		}{
+			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone},
+			{stockNewer, ReasonProgrammed, sharenat.SessionAffinityIP},
+			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone},
+		} {
+			cl.c.SetAbilities(tc.abilities)
+			cl.settle()
+			if got := cl.readyReason(testService); got != tc.reason {
+				t.Errorf("%s: reason %s, want %s", tc.abilities, got, tc.reason)
+			}
+			rules := cl.listRules()
+			if len(rules) != 1 || rules[0].Spec.SessionAffinity != tc.affinity || rules[0].UID == before {
+				t.Fatalf("%s: rules %v; want one that came after %q, with affinity %s", tc.abilities, rules, before, tc.affinity)
+			}
+			before = rules[0].UID
+		}
+	})
 }
 
 // What the API server refuses is said at once, in its words, once, and not any more when it lets it pass.

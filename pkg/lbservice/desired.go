@@ -243,7 +243,11 @@ type template struct {
 
 func newTemplate(s *Snapshot, eip netip.Addr, sources []netip.Prefix) *template {
 	t := &template{owner: s.Key, eip: s.EIP.Name, labels: s.Key.Labels()}
-	t.affinity, t.affinityTimeout = affinityOf(s.Service)
+	t.affinity, t.affinityTimeout = sharenat.SessionAffinityNone, 0
+	if s.Abilities.Affinity {
+		// A rule asks for nothing that its handler does not do: one that learns it later would take what it finds for done.
+		t.affinity, t.affinityTimeout = affinityOf(s.Service)
+	}
 	t.sourceIP, _ = sourceIPOverride(s.Service)
 	t.labels[sharenat.GatewayLabel] = s.Gateway.Name
 	t.labels[sharenat.EIPAddressLabel] = eip.String()
