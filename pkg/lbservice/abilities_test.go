@@ -228,6 +228,12 @@ func TestOnlyWhatIsHeldIsProgrammed(t *testing.T) {
 		{"one of two", []*kubeovnv1.IptablesDnatRule{rule("10.1.0.4:8080", ready), rule("10.1.0.5:8080")}, ReasonProgramming, "served at 203.0.113.10, but VpcNatGateway gw-a does not hold all of the Service's rules yet"},
 		{"one as it was before", []*kubeovnv1.IptablesDnatRule{rule("10.1.0.4:8080", ready), rule("10.1.0.5:8080", programmedAt("10.1.0.99"))}, ReasonProgramming, "served at 203.0.113.10, but VpcNatGateway gw-a does not hold all of the Service's rules yet"},
 		{"one that goes", []*kubeovnv1.IptablesDnatRule{rule("10.1.0.4:8080", ready), deleting(rule("10.1.0.5:8080", ready))}, ReasonProgramming, "served at 203.0.113.10, but VpcNatGateway gw-a does not hold all of the Service's rules yet"},
+		{"all of them, and one that goes and is not gone", []*kubeovnv1.IptablesDnatRule{
+			rule("10.1.0.4:8080", ready), rule("10.1.0.5:8080", ready), deleting(rule("10.1.0.6:8080", ready)),
+		}, ReasonProgramming, "served at 203.0.113.10, but VpcNatGateway gw-a still holds rules of the Service that are deleted"},
+		{"all of them, and one that goes of a port that is not the Service's any more", []*kubeovnv1.IptablesDnatRule{
+			rule("10.1.0.4:8080", ready), rule("10.1.0.5:8080", ready), deleting(newRule(testOwner, eipA, 81, "10.1.0.6:8080", ready)),
+		}, ReasonProgrammed, "served at 203.0.113.10 by VpcNatGateway gw-a"},
 		{"none", nil, ReasonProgramming, "VpcNatGateway gw-a does not hold the Service's rules yet"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -41,7 +41,7 @@ const (
 	// a Service of a thousand backends, each of them would be a pass.
 	readyDelay = 50 * time.Millisecond
 	// programmingDelay is how long a port of a Service whose rules were all in place may be without any before its condition says so,
-	// partDelay how long every port may answer by some of its backends only.
+	// partDelay how long every port may answer by some of its backends only, or by some that are to go.
 	programmingDelay = time.Second
 	partDelay        = 5 * time.Second
 )

@@ -75,6 +75,7 @@ const (
 	msgGatewayNotReady  = "VpcNatGateway %s is not ready: its pods do not hold the Service's rules yet"
 	msgProgramming      = "VpcNatGateway %s does not hold the Service's rules yet"
 	msgProgrammingPart  = "served at %s, but VpcNatGateway %s does not hold all of the Service's rules yet"
+	msgProgrammingMore  = "served at %s, but VpcNatGateway %s still holds rules of the Service that are deleted"
 	msgWriteRefused     = "the API server refuses a rule of the Service: %s"
 	msgProgrammed       = "served at %s by VpcNatGateway %s"
 	msgConflict         = "port %s of IptablesEIP %s belongs to %s: change the port or the EIP; it is taken over when the owner lets go"

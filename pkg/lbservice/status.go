@@ -122,6 +122,8 @@ func judge(s *Snapshot, o *Outcome) verdict {
 		return no(ReasonGatewayNotReady, fmt.Sprintf(msgGatewayNotReady, s.Gateway.Name))
 	case held == heldPart:
 		return no(ReasonProgramming, fmt.Sprintf(msgProgrammingPart, o.Address, s.Gateway.Name))
+	case held == heldMore:
+		return no(ReasonProgramming, fmt.Sprintf(msgProgrammingMore, o.Address, s.Gateway.Name))
 	}
 	return no(ReasonProgramming, fmt.Sprintf(msgProgramming, s.Gateway.Name))
 }
@@ -191,6 +193,8 @@ const (
 	heldNone held = iota
 	// heldPart: every port answers, but not by all of its backends.
 	heldPart
+	// heldMore: by all of them, and by some that are to go.
+	heldMore
 	heldAll
 )
 
@@ -209,7 +213,22 @@ func heldBy(s *Snapshot, o *Outcome) held {
 			out = heldPart
 		}
 	}
+	if out == heldAll && anyLeaving(s, o) {
+		return heldMore
+	}
 	return out
+}
+
+// anyLeaving tells whether a rule of a port that is served is deleted and still there: its gateway may go on sending connections to its
+// backend.
+func anyLeaving(s *Snapshot, o *Outcome) bool {
+	served := map[portKey]bool{}
+	for i := range o.Rules {
+		served[portKeyOf(&o.Rules[i].Spec)] = true
+	}
+	return slices.ContainsFunc(s.OwnRules, func(rule *kubeovnv1.IptablesDnatRule) bool {
+		return rule.DeletionTimestamp != nil && served[portKeyOf(&rule.Spec)]
+	})
 }
 
 // programmed tells whether a rule's handler says that its gateway holds the rule as it stands. The status names what was programmed: where

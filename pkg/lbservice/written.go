@@ -206,7 +206,7 @@ func (t *transition) rest(s *Snapshot, o *Outcome, status *corev1.ServiceStatus,
 	if !ok {
 		since, t.since[s.Key] = now, now
 	}
-	if heldBy(s, o) == heldPart {
+	if heldBy(s, o) != heldNone {
 		return since.Add(partDelay).Sub(now)
 	}
 	return since.Add(programmingDelay).Sub(now)
