@@ -387,17 +387,20 @@ func TestAffinityChangesBesideAWebhook(t *testing.T) {
 	}
 }
 
-// A handler does not look again at a rule that is ready. So what it learns, or forgets, makes the rules anew that it is about.
+// A handler does not look again at a rule that is ready. So affinity that it learns makes the rules anew that it is about. To one that
+// knows none it is the same what a rule says of it: there no connection is worth it.
 func TestAffinityIsLearned(t *testing.T) {
 	inCluster(t, plan(newService(testService, clientIP(600)), webPod(), webSlice()), func(cl *cluster) {
 		before := types.UID("")
 		for _, tc := range []struct {
 			abilities        Abilities
 			reason, affinity string
+			anew             bool
 		}{
-			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone},
-			{stockNewer, ReasonProgrammed, sharenat.SessionAffinityIP},
-			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone},
+			{AllAbilities, ReasonProgrammed, sharenat.SessionAffinityIP, true},
+			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone, false},
+			{stockNewer, ReasonProgrammed, sharenat.SessionAffinityIP, true},
+			{stockV117, ReasonAffinityNotServed, sharenat.SessionAffinityNone, false},
 		} {
 			cl.c.SetAbilities(tc.abilities)
 			cl.settle()
@@ -405,8 +408,8 @@ func TestAffinityIsLearned(t *testing.T) {
 				t.Errorf("%s: reason %s, want %s", tc.abilities, got, tc.reason)
 			}
 			rules := cl.listRules()
-			if len(rules) != 1 || rules[0].Spec.SessionAffinity != tc.affinity || rules[0].UID == before {
-				t.Fatalf("%s: rules %v; want one that came after %q, with affinity %s", tc.abilities, rules, before, tc.affinity)
+			if len(rules) != 1 || rules[0].Spec.SessionAffinity != tc.affinity || (rules[0].UID != before) != tc.anew {
+				t.Fatalf("%s: rules %v; before %q; want affinity %q, made anew: %v", tc.abilities, rules, before, tc.affinity, tc.anew)
 			}
 			before = rules[0].UID
 		}

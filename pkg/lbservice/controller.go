@@ -280,7 +280,7 @@ func (c *Controller) syncRules(ctx context.Context, key sharenat.Owner) (*pass, 
 		return nil, fmt.Errorf("compare rules: %w", err)
 	}
 	changes.holdBack(outcome.Rules, snapshot.OwnRules, outcome.living)
-	if !snapshot.Abilities.LiveAffinity {
+	if snapshot.Abilities.Affinity && !snapshot.Abilities.LiveAffinity {
 		changes.recreate(outcome.Rules, snapshot.OwnRules)
 	}
 	return &pass{snapshot, outcome, changes}, c.apply(ctx, key, &changes, snapshot.OwnRules)
