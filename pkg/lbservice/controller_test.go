@@ -924,24 +924,49 @@ func TestReadyFollowsTheRules(t *testing.T) {
 // What is over in a moment is not told.
 func TestAMomentOfProgrammingIsNotTold(t *testing.T) {
 	inCluster(t, plan(newService(testService), webPod(), webSlice()), func(cl *cluster) {
-		cl.setHandler(false)
-		cl.writes()
-		rule := cl.listRules()[0]
-		rule.Status.Ready = false
-		cl.put(rule)
-		cl.settle()
-		time.Sleep(programmingDelay / 2) // virtual
-		rule = cl.listRules()[0]
-		rule.Status.Ready = true
-		cl.put(rule)
-		cl.settle()
-		time.Sleep(2 * programmingDelay) // virtual
-		cl.settle()
+		cl.momentOfProgramming(programmingDelay / 2)
 		if got := cl.writes(); len(got) > 0 {
 			t.Errorf("writes: %v", got)
 		}
 		cl.wantServed()
 	})
+}
+
+// Nor where the Service is not served in all that it asks for; and of what it is not, there is one event, however long a change takes.
+func TestWhatIsNotServedIsToldOnce(t *testing.T) {
+	inCluster(t, plan(webPod(), webSlice()), func(cl *cluster) {
+		cl.c.SetAbilities(stockV117)
+		cl.put(newService(testService, clientIP(600)))
+		cl.settle()
+		cl.momentOfProgramming(programmingDelay / 2)
+		if got := cl.writes(); len(got) > 0 {
+			t.Errorf("writes: %v", got)
+		}
+		cl.momentOfProgramming(2 * programmingDelay)
+		if got := cl.readyReason(testService); got != ReasonAffinityNotServed {
+			t.Errorf("reason: %s", got)
+		}
+		if got := cl.eventsOf(EventNote); got != 1 {
+			t.Errorf("told %d times", got)
+		}
+	})
+}
+
+// momentOfProgramming has a rule not ready for a time, and gives what comes of it time to be written.
+func (cl *cluster) momentOfProgramming(long time.Duration) {
+	cl.setHandler(false)
+	cl.writes()
+	for _, step := range []struct {
+		ready bool
+		long  time.Duration
+	}{{false, long}, {true, 2 * programmingDelay}} {
+		rule := cl.listRules()[0]
+		rule.Status.Ready = step.ready
+		cl.put(rule)
+		cl.settle()
+		time.Sleep(step.long) // virtual
+		cl.settle()
+	}
 }
 
 // A deletion means the rule that was seen, not one of the same name that came after it.

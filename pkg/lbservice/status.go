@@ -457,15 +457,19 @@ func eventsOf(s *Snapshot, o *Outcome, v verdict) []Event {
 	for _, note := range o.Notes {
 		out = append(out, Event{note.Type, EventNote, actionServe, note.Text, note.Text, strings.Contains(said, note.Text)})
 	}
+	if o.Limited != "" {
+		// Told once, however often the rules change.
+		out = append(out, Event{corev1.EventTypeWarning, EventNote, actionServe, o.LimitedMessage, o.LimitedMessage, strings.Contains(said, o.LimitedMessage)})
+	}
 	same := before != nil && before.Status == v.status && before.Reason == v.reason
 	switch v.reason {
-	case ReasonProgramming, ReasonPortConflict, ReasonWriteRefused:
-		// The first passes by itself, the others have been told for each port and each refusal.
+	case ReasonProgramming, ReasonPortConflict, ReasonWriteRefused, o.Limited:
+		// The first passes by itself, the others have been told for each port, each refusal, and above.
 	case ReasonProgrammed:
 		out = append(out, Event{corev1.EventTypeNormal, EventServed, actionServe, v.message, EventServed, same})
 	default:
 		reason := EventNotServed
-		if v.reason == o.Degraded || v.reason == o.Limited {
+		if v.reason == o.Degraded {
 			reason = EventNote // it is served
 		}
 		out = append(out, Event{corev1.EventTypeWarning, reason, actionServe, v.message, v.message, same && strings.Contains(said, v.message)})

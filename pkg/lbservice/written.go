@@ -198,7 +198,7 @@ func newTransition() *transition { return &transition{since: map[sharenat.Owner]
 func (t *transition) rest(s *Snapshot, o *Outcome, status *corev1.ServiceStatus, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !onlyProgramming(s.Service, status) {
+	if !onlyProgramming(s.Service, o, status) {
 		delete(t.since, s.Key)
 		return 0
 	}
@@ -218,10 +218,11 @@ func (t *transition) forget(key sharenat.Owner) {
 	delete(t.since, key)
 }
 
-func onlyProgramming(svc *corev1.Service, after *corev1.ServiceStatus) bool {
+func onlyProgramming(svc *corev1.Service, o *Outcome, after *corev1.ServiceStatus) bool {
 	was := meta.FindStatusCondition(svc.Status.Conditions, ConditionReady)
 	is := meta.FindStatusCondition(after.Conditions, ConditionReady)
-	if was == nil || is == nil || was.Reason != ReasonProgrammed || is.Reason != ReasonProgramming || was.ObservedGeneration != svc.Generation {
+	if was == nil || is == nil || is.Reason != ReasonProgramming || was.ObservedGeneration != svc.Generation ||
+		was.Reason != ReasonProgrammed && was.Reason != cmp.Or(o.Limited, ReasonProgrammed) {
 		return false
 	}
 	undone := after.DeepCopy()
