@@ -87,19 +87,23 @@ func (f *fixture) behaveLikeAnAPIServer() {
 	f.kube.PrependReactor("patch", "statefulsets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := action.(clienttesting.PatchAction)
 		obj, err := tracker.Get(action.GetResource(), action.GetNamespace(), patch.GetName())
-		if set, ok := obj.(*appsv1.StatefulSet); err == nil && ok && !strings.Contains(string(patch.GetPatch()), fmt.Sprintf(`"image":%q`, imageOf(set))) {
-			set = set.DeepCopy()
-			set.Generation++
-			return false, nil, tracker.Update(action.GetResource(), set, set.Namespace)
+		if apierrors.IsNotFound(err) {
+			return false, nil, nil // it is made by this patch
 		}
-		return false, nil, nil
+		set, ok := obj.(*appsv1.StatefulSet)
+		if err != nil || !ok || strings.Contains(string(patch.GetPatch()), fmt.Sprintf(`"image":%q`, imageOf(set))) {
+			return false, nil, err
+		}
+		set = set.DeepCopy()
+		set.Generation++
+		return false, nil, tracker.Update(action.GetResource(), set, set.Namespace)
 	})
 	f.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		del, _ := action.(clienttesting.DeleteActionImpl)
 		obj, err := tracker.Get(action.GetResource(), action.GetNamespace(), del.GetName())
 		pod, ok := obj.(*corev1.Pod)
-		if p := del.GetDeleteOptions().Preconditions; err != nil || !ok || p == nil || p.UID == nil || *p.UID == pod.UID {
-			return false, nil, nil
+		if p := del.GetDeleteOptions().Preconditions; !ok || p == nil || p.UID == nil || *p.UID == pod.UID {
+			return false, nil, err
 		}
 		return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), del.GetName(), errors.New("another UID"))
 	})
