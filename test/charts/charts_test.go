@@ -479,6 +479,7 @@ func TestFlags(t *testing.T) {
 func TestLeastPrivilege(t *testing.T) {
 	gateways := []string{
 		"create apps/deployments", "create apps/statefulsets", "create core/pods/exec", "delete apps/deployments", "delete apps/statefulsets",
+		"delete core/pods",
 		"get core/pods/exec", "patch apps/deployments", "patch apps/statefulsets", "patch core/pods",
 	}
 	reads := []string{
