@@ -109,6 +109,13 @@ func TestAbilities(t *testing.T) {
 			[]string{EventNotServed},
 		},
 		{
+			"ranges that nobody enforces, and no gateway either", stockV117, newService(testService, ranges),
+			func(s *Snapshot) { s.Gateway = nil }, ReasonGatewayNotFound,
+			`VpcNatGateway "gw-a", which IptablesEIP eip-a names, does not exist: create it, or name another EIP`,
+			nil, false,
+			[]string{EventNotServed},
+		},
+		{
 			"ranges that are enforced",
 			Abilities{SourceRanges: true},
 			newService(testService, ranges), backends(single), ReasonProgrammed,

@@ -95,13 +95,13 @@ func Desired(s *Snapshot) *Outcome {
 		return out
 	}
 	if !admit(s, out) {
-		out.Notes = notesOf(s, out)
+		out.Notes = notesOf(s)
 		return out
 	}
 	if out.Blocked == "" {
 		limit(s, out)
 	}
-	out.Notes = notesOf(s, out)
+	out.Notes = notesOf(s)
 	owned := newOwnership(s)
 	for i := range s.Service.Spec.Ports {
 		out.Ports = append(out.Ports, decidePort(s, owned, &s.Service.Spec.Ports[i]))

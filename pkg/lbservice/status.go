@@ -51,7 +51,7 @@ func (o *Outcome) limit(reason, format string, args ...any) {
 	o.Limited, o.LimitedMessage = reason, fmt.Sprintf(format, args...)
 }
 
-func notesOf(s *Snapshot, o *Outcome) []Note {
+func notesOf(s *Snapshot) []Note {
 	svc := s.Service
 	var notes []Note
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
@@ -60,7 +60,7 @@ func notesOf(s *Snapshot, o *Outcome) []Note {
 	if ptr.Deref(svc.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal {
 		notes = append(notes, Note{Type: corev1.EventTypeWarning, Text: msgInternalLocal})
 	}
-	if ranges, _ := sourceRanges(svc); len(ranges) > 0 && o.Blocked != ReasonSourceRangesNotEnforceable {
+	if ranges, _ := sourceRanges(svc); len(ranges) > 0 && s.Abilities.SourceRanges {
 		notes = append(notes, Note{Type: corev1.EventTypeNormal, Text: fmt.Sprintf(msgSourceRanges, sharenat.FormatSources(ranges))})
 	}
 	switch {
