@@ -147,14 +147,14 @@ func TestAbilities(t *testing.T) {
 		},
 		{
 			"none that does not", stockV117, newService(testService), backends(dual), ReasonNoBackend,
-			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
+			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, which every ready endpoint needs" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "web-2"`,
 			nil, true,
 			[]string{EventBackendSkipped, EventNotServed},
 		},
 		{
 			"masquerading that was asked for", stockV117, newService(testService, sourceIP("masquerade")), backends(single), ReasonNoBackend,
-			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
+			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, which every ready endpoint needs" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "web-0"`,
 			nil, true,
 			[]string{EventBackendSkipped, EventNotServed},
@@ -171,7 +171,18 @@ func TestAbilities(t *testing.T) {
 			Abilities{Masquerade: true},
 			newService(testService), all(backends(single), replicas),
 			ReasonGatewayPodsNotServed,
-			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: set its replicas to 1, or have it run by a handler that programs all",
+			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: name an EIP of a gateway with one replica, " +
+				"or have this one run by a handler that programs all",
+			[]string{"80/tcp 10.1.0.4:8080 m"},
+			true,
+			[]string{EventNote},
+		},
+		{
+			"several pods, and affinity", Abilities{Masquerade: true}, newService(testService, clientIP(600)), all(backends(single), replicas),
+			ReasonGatewayPodsNotServed,
+			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: name an EIP of a gateway with one replica, " +
+				"or have this one run by a handler that programs all; sessionAffinity ClientIP: the handler of VpcNatGateway gw-a does not know it, " +
+				"so connections of one client are spread; upgrade Kube-OVN, or have the gateway run by a handler that does",
 			[]string{"80/tcp 10.1.0.4:8080 m"},
 			true,
 			[]string{EventNote},
@@ -181,7 +192,7 @@ func TestAbilities(t *testing.T) {
 			Abilities{EveryPod: true},
 			newService(testService), all(byHand, replicas),
 			ReasonNoBackend,
-			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, and without that no ready endpoint's answers come back by the gateway" +
+			"no backend for 80/TCP: the handler of VpcNatGateway gw-a does not masquerade, which every ready endpoint needs" +
 				`; no backends without masquerading, which the handler of VpcNatGateway gw-a does not do: "10.1.0.9"`,
 			nil, true,
 			[]string{EventBackendSkipped, EventNotServed},
@@ -208,6 +219,29 @@ func TestAbilities(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.told, told); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Why a backend needs masquerading decides what can be done where there is none.
+func TestUnmasqueradedSaysWhatToDo(t *testing.T) {
+	pod := newPod("web-2", "sub-a", "10.1.0.6")
+	for _, tc := range []struct {
+		name    string
+		service *corev1.Service
+		pods    int32
+		want    string
+	}{
+		{"its NIC", newService(testService), 1, "put its default route on its NIC in VPC"},
+		{"the Service asks for it", newService(testService, withAnnotation(sharenat.SourceIPAnnotation, sharenat.SourceIPMasquerade)), 1, "take its annotation"},
+		{"the gateway has several pods", newService(testService), 2, "name an EIP of a gateway with one replica"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSnapshot(tc.service, withPods(pod))
+			s.Gateway.Spec.Replicas = tc.pods
+			if got := skipText(s, &Skip{Pod: pod.Name, UID: pod.UID, Unmasqueraded: true}); !strings.Contains(got, tc.want) {
+				t.Errorf("%s\nwant in it: %s", got, tc.want)
 			}
 		})
 	}

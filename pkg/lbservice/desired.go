@@ -165,11 +165,10 @@ func limit(s *Snapshot, out *Outcome) {
 		out.block(ReasonSourceRangesNotEnforceable, msgSourceRangesNotEnforceable, sharenat.FormatSources(ranges), s.Gateway.Name)
 		return
 	}
-	affinity, _ := affinityOf(s.Service)
-	switch {
-	case s.Gateway.Spec.Replicas > 1 && !s.Abilities.EveryPod:
+	if s.Gateway.Spec.Replicas > 1 && !s.Abilities.EveryPod {
 		out.limit(ReasonGatewayPodsNotServed, msgGatewayPodsNotServed, s.Gateway.Name, s.Gateway.Spec.Replicas)
-	case affinity != sharenat.SessionAffinityNone && !s.Abilities.Affinity:
+	}
+	if affinity, _ := affinityOf(s.Service); affinity != sharenat.SessionAffinityNone && !s.Abilities.Affinity {
 		out.limit(ReasonAffinityNotServed, msgAffinityNotServed, s.Gateway.Name)
 	}
 }

@@ -84,7 +84,7 @@ const (
 	msgNoEndpoint       = "no backend for %s: the Service has no endpoint; its selector finds no Pod that has an address"
 	msgNoEndpointReady  = "no backend for %s: none of the Service's endpoints is ready"
 	msgNoTargetPort     = "no backend for %s: no ready endpoint has a port of that name and protocol; see targetPort"
-	msgNoBackendBack    = "no backend for %s: the handler of VpcNatGateway %s does not masquerade, and without that no ready endpoint's answers come back by the gateway"
+	msgNoBackendBack    = "no backend for %s: the handler of VpcNatGateway %s does not masquerade, which every ready endpoint needs"
 	msgUnreadableRange  = "loadBalancerSourceRanges has %.100q, which is no prefix such as 10.0.0.0/8 (no leading zeros, no single address), so no client is let in"
 	msgNoClientAllowed  = "loadBalancerSourceRanges has no IPv4 range, so no IPv4 client is let in"
 	msgSkippedList      = "Pods without an IPv4 NIC in VPC %s: %s"
@@ -92,6 +92,10 @@ const (
 	msgUnmasqueradeList = "no backends without masquerading, which the handler of VpcNatGateway %s does not do: %s"
 	msgUnmasqueraded    = "%s is no backend: its answers would not come back by VpcNatGateway %s, whose handler does not masquerade; " +
 		"put its default route on its NIC in VPC %s, or have the gateway run by a handler that does"
+	msgUnmasqueradedAsked = "%s is no backend: the Service asks for masquerading, which the handler of VpcNatGateway %s does not do; " +
+		"take its annotation %s off, or have the gateway run by a handler that does"
+	msgUnmasqueradedPods = "%s is no backend: its answers may come back by another pod of VpcNatGateway %s than the client's packets, and its " +
+		"handler does not masquerade; name an EIP of a gateway with one replica, or have this one run by a handler that does"
 
 	msgExternalLocal = "externalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
 	msgInternalLocal = "internalTrafficPolicy Local is served as Cluster at the EIP: every ready backend takes traffic"
@@ -103,8 +107,8 @@ const (
 		"have the gateway run by a handler that does, or take the ranges off and use a NetworkPolicy"
 	msgAffinityNotServed = "sessionAffinity ClientIP: the handler of VpcNatGateway %s does not know it, so connections of one client are spread; " +
 		"upgrade Kube-OVN, or have the gateway run by a handler that does"
-	msgGatewayPodsNotServed = "VpcNatGateway %s has %d pods, of which its handler programs only the first: set its replicas to 1, " +
-		"or have it run by a handler that programs all"
+	msgGatewayPodsNotServed = "VpcNatGateway %s has %d pods, of which its handler programs only the first: name an EIP of a gateway with " +
+		"one replica, or have this one run by a handler that programs all"
 
 	msgContested = "status.loadBalancer is written by %s as well, which takes the EXTERNAL-IP away: it is put right less and less often; " +
 		"give the Service the loadBalancerClass of one of the two, ours is %s"

@@ -3,6 +3,7 @@
 package lbservice
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -47,8 +48,13 @@ func (o *Outcome) degrade(reason, format string, args ...any) {
 	o.Degraded, o.DegradedMessage = reason, fmt.Sprintf(format, args...)
 }
 
+// limit adds what is not done; the first reason stands for all.
 func (o *Outcome) limit(reason, format string, args ...any) {
-	o.Limited, o.LimitedMessage = reason, fmt.Sprintf(format, args...)
+	message := fmt.Sprintf(format, args...)
+	if o.Limited != "" {
+		message = o.LimitedMessage + "; " + message
+	}
+	o.Limited, o.LimitedMessage = cmp.Or(o.Limited, reason), message
 }
 
 func notesOf(s *Snapshot) []Note {
@@ -270,13 +276,21 @@ func listed(names []string) string {
 }
 
 func skipText(s *Snapshot, skip *Skip) string {
-	switch {
-	case !skip.Unmasqueraded:
+	if !skip.Unmasqueraded {
 		return fmt.Sprintf(msgSkipped, skip.Pod, s.gatewayVPC())
-	case skip.UID == "":
-		return fmt.Sprintf(msgUnmasqueraded, "endpoint "+skip.Pod, s.Gateway.Name, s.gatewayVPC())
 	}
-	return fmt.Sprintf(msgUnmasqueraded, "Pod "+skip.Pod, s.Gateway.Name, s.gatewayVPC())
+	who := "Pod " + skip.Pod
+	if skip.UID == "" {
+		who = "endpoint " + skip.Pod
+	}
+	override, _ := sourceIPOverride(s.Service)
+	switch {
+	case override == sharenat.SourceIPMasquerade:
+		return fmt.Sprintf(msgUnmasqueradedAsked, who, s.Gateway.Name, sharenat.SourceIPAnnotation)
+	case s.Gateway.Spec.Replicas > 1:
+		return fmt.Sprintf(msgUnmasqueradedPods, who, s.Gateway.Name)
+	}
+	return fmt.Sprintf(msgUnmasqueraded, who, s.Gateway.Name, s.gatewayVPC())
 }
 
 // message is the verdict's, with all else that there is to know.
