@@ -102,9 +102,19 @@ func TestAbilities(t *testing.T) {
 		told      []string
 	}{
 		{
-			"ranges that nobody enforces", stockNewer, newService(testService, ranges), backends(single), ReasonSourceRangesNotEnforceable,
+			"ranges that nobody enforces", stockNewer, newService(testService, ranges),
+			all(backends(single), func(s *Snapshot) { s.OwnRules = nil }),
+			ReasonSourceRangesNotEnforceable,
 			"loadBalancerSourceRanges 10.0.0.0/8: the handler of VpcNatGateway gw-a keeps nobody out, so nobody is let in; " +
 				"have the gateway run by a handler that does, or take the ranges off and use a NetworkPolicy",
+			nil, false,
+			[]string{EventNotServed},
+		},
+		{
+			"ranges that nobody enforces, and rules of before", stockNewer, newService(testService, ranges), backends(single), ReasonSourceRangesNotEnforceable,
+			"loadBalancerSourceRanges 10.0.0.0/8: the handler of VpcNatGateway gw-a keeps nobody out, so nobody is let in; " +
+				"have the gateway run by a handler that does, or take the ranges off and use a NetworkPolicy; " +
+				"rules of before are not out of the gateway yet, and let clients in",
 			nil, false,
 			[]string{EventNotServed},
 		},

@@ -86,6 +86,7 @@ const (
 	msgNoTargetPort     = "no backend for %s: no ready endpoint has a port of that name and protocol; see targetPort"
 	msgNoBackendBack    = "no backend for %s: the handler of VpcNatGateway %s does not masquerade, which every ready endpoint needs"
 	msgUnreadableRange  = "loadBalancerSourceRanges has %.100q, which is no prefix such as 10.0.0.0/8 (no leading zeros, no single address), so no client is let in"
+	msgStillLetIn       = "rules of before are not out of the gateway yet, and let clients in"
 	msgNoClientAllowed  = "loadBalancerSourceRanges has no IPv4 range, so no IPv4 client is let in"
 	msgSkippedList      = "Pods without an IPv4 NIC in VPC %s: %s"
 	msgSkipped          = "Pod %s is no backend: it has no NIC with an IPv4 address in VPC %s; attach one, or deselect the Pod"

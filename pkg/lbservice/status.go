@@ -296,6 +296,9 @@ func skipText(s *Snapshot, skip *Skip) string {
 // message is the verdict's, with all else that there is to know.
 func (v verdict) full(s *Snapshot, o *Outcome) string {
 	parts := []string{v.message}
+	if (o.Denied || o.Blocked == ReasonSourceRangesNotEnforceable) && len(s.OwnRules) > 0 {
+		parts = append(parts, msgStillLetIn)
+	}
 	if o.Refused != "" && v.reason != ReasonWriteRefused {
 		parts = append(parts, fmt.Sprintf(msgWriteRefused, o.Refused))
 	}
