@@ -188,7 +188,9 @@ func TestAbilities(t *testing.T) {
 			[]string{EventNote},
 		},
 		{
-			"several pods, and affinity", Abilities{Masquerade: true}, newService(testService, clientIP(600)), all(backends(single), replicas),
+			"several pods, and affinity",
+			Abilities{Masquerade: true},
+			newService(testService, clientIP(600)), all(backends(single), replicas),
 			ReasonGatewayPodsNotServed,
 			"VpcNatGateway gw-a has 3 pods, of which its handler programs only the first: name an EIP of a gateway with one replica, " +
 				"or have this one run by a handler that programs all; sessionAffinity ClientIP: the handler of VpcNatGateway gw-a does not know it, " +
