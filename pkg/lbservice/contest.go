@@ -100,7 +100,7 @@ func rivalOf(svc *corev1.Service) string {
 	for i := range svc.ManagedFields {
 		entry := &svc.ManagedFields[i]
 		if entry.Manager == fieldManager || entry.Subresource != "status" || entry.FieldsV1 == nil ||
-			!strings.Contains(string(entry.FieldsV1.Raw), `"f:loadBalancer"`) {
+			!strings.Contains(entry.FieldsV1.GetRawString(), `"f:loadBalancer"`) {
 			continue
 		}
 		if found == nil || timeOf(entry).After(timeOf(found)) {

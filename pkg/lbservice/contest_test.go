@@ -27,9 +27,9 @@ func TestContestedStatus(t *testing.T) {
 			cl.edit(testService, func(svc *corev1.Service) {
 				svc.Status.LoadBalancer.Ingress = nil
 				svc.ManagedFields = []metav1.ManagedFieldsEntry{
-					{Manager: fieldManager, Subresource: "status", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:loadBalancer":{}}}`)}},
-					{Manager: "metallb-controller", Subresource: "status", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)}},
-					{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}},
+					{Manager: fieldManager, Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:loadBalancer":{}}}`)},
+					{Manager: "metallb-controller", Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)},
+					{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)},
 				}
 			})
 		}
