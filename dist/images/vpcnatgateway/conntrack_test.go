@@ -3,6 +3,7 @@
 package vpcnatgateway_test
 
 import (
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 type talker struct {
 	t testing.TB
 	net.Conn
+	asked int
 }
 
 func (n *network) talk(src string, port int) *talker {
@@ -29,19 +31,28 @@ func (n *network) talk(src string, port int) *talker {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { c.Close() })
-	return &talker{n.t, c}
+	return &talker{t: n.t, Conn: c}
 }
 
-// ask sends until somebody answers, or gives up.
+// ask sends until somebody answers, or gives up. On a slow machine more may be sent than is answered at once: what comes late is the
+// answer to another question, and not to the next.
 func (c *talker) ask(wait time.Duration) string {
 	c.t.Helper()
+	c.asked++
+	question := fmt.Sprintf("?%d", c.asked)
 	for deadline := time.Now().Add(wait); time.Now().Before(deadline); {
-		if _, err := c.Write([]byte("?")); err != nil {
+		if _, err := c.Write([]byte(question)); err != nil {
 			continue // port unreachable, heard from the one before
 		}
 		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		if pod, _, err := answer(c); err == nil {
-			return pod
+		for {
+			pod, rest, err := answer(c)
+			if err != nil {
+				break
+			}
+			if strings.HasSuffix(rest, " "+question) {
+				return pod
+			}
 		}
 	}
 	return ""

@@ -491,11 +491,11 @@ func (n *network) serve(pod string) {
 	go func() {
 		buf := make([]byte, 100)
 		for {
-			_, from, err := udp.ReadFrom(buf)
+			n, from, err := udp.ReadFrom(buf)
 			if err != nil {
 				return
 			}
-			_, _ = udp.WriteTo([]byte(pod+" "+from.(*net.UDPAddr).IP.String()+"\n"), from)
+			_, _ = udp.WriteTo(fmt.Appendf(nil, "%s %s %s\n", pod, from.(*net.UDPAddr).IP, buf[:n]), from)
 		}
 	}()
 }
