@@ -197,7 +197,6 @@ func everyday(ctx context.Context) {
 		_, err := b.Kube.AppsV1().Deployments(SystemNamespace).Get(ctx, "vpc-nat-gw-"+b.Net.Name, metav1.GetOptions{})
 		return err
 	}).Should(MatchError(apierrors.IsNotFound, "NotFound"))
-	b.Gateway = b.GatewayPod(ctx, b.Net.Name)
 
 	By("an image that is not there, and the right one again")
 	images := b.Kube.CoreV1().ConfigMaps(SystemNamespace)
@@ -212,7 +211,8 @@ func everyday(ctx context.Context) {
 	DeferCleanup(setImage, config.Data["image"])
 	setImage(ctx, "docker.io/kubeovn/nothing:v0")
 	Wait(ctx, func(g Gomega, ctx context.Context) {
-		pod, err := b.Kube.CoreV1().Pods(b.Gateway.Namespace).Get(ctx, b.Gateway.Name, metav1.GetOptions{})
+		// By its name: for a moment, pods of the Deployment are there as well.
+		pod, err := b.Kube.CoreV1().Pods(SystemNamespace).Get(ctx, "vpc-nat-gw-"+b.Net.Name+"-0", metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty())
 		g.Expect(pod.Status.ContainerStatuses[0].State.Waiting).NotTo(BeNil(), "pod %s should wait for its image", pod.Name)
