@@ -306,8 +306,10 @@ var _ = Describe("Installing", Serial, Lab, func() {
 		DeferCleanup(func(ctx context.Context) {
 			Expect(cluster.Lab.Processes().Stop(ctx, beside, 10*time.Second)).To(Succeed())
 		})
+		// Who runs the gateways is not Kube-OVN's controller here, by whose Deployment it would be known what it does.
+		own := []string{"--kubeconfig=" + kubeconfigOf(ctx, beside), "--nat-gw-handler-abilities=all"}
 		Expect(cluster.Lab.StartController(ctx, lab.ControllerOptions{
-			Name: beside, Port: lab.ControllerPort + 2, Args: slices.Concat(argsOf(objects), patientLease, []string{"--kubeconfig=" + kubeconfigOf(ctx, beside)}),
+			Name: beside, Port: lab.ControllerPort + 2, Args: slices.Concat(argsOf(objects), patientLease, own),
 		})).To(Succeed())
 		everyday(ctx)
 		Expect(forbidden(beside, 0)).To(BeEmpty())
