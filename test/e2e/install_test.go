@@ -215,7 +215,9 @@ func everyday(ctx context.Context) {
 		pod, err := b.Kube.CoreV1().Pods(SystemNamespace).Get(ctx, "vpc-nat-gw-"+b.Net.Name+"-0", metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(pod.Status.ContainerStatuses).NotTo(BeEmpty())
-		g.Expect(pod.Status.ContainerStatuses[0].State.Waiting).NotTo(BeNil(), "pod %s should wait for its image", pod.Name)
+		waiting := pod.Status.ContainerStatuses[0].State.Waiting
+		g.Expect(waiting).NotTo(BeNil(), "pod %s should wait for its image", pod.Name)
+		g.Expect(waiting.Reason).To(ContainSubstring("ImagePull"))
 	}).Should(Succeed())
 	setImage(ctx, config.Data["image"])
 	b.GatewayPod(ctx, b.Net.Name)
