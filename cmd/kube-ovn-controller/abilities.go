@@ -53,23 +53,20 @@ func (a *abilities) follow(f func(lbservice.Abilities)) {
 // nothing of itself spread connections, and no more. None obeys the annotations of this project's own. Of several, the least counts:
 // in an upgrade, Pods of before still program rules, in their way, and nobody looks at these again. ok is false where there is none.
 func (s *stock) abilities(self identity) (all lbservice.Abilities, ok bool) {
-	var out []lbservice.Abilities
+	all = lbservice.AllAbilities
+	count := func(containers []corev1.Container) { all, ok = all.And(abilitiesOf(containers)), true }
 	for _, d := range s.deployments {
 		if !self.isOf(d.Namespace, d.Name) {
-			out = append(out, abilitiesOf(d.Spec.Template.Spec.Containers))
+			count(d.Spec.Template.Spec.Containers)
 		}
 	}
 	for _, pod := range s.pods {
 		if !ended(pod) && !self.isOf(pod.Namespace, stockName) {
-			out = append(out, abilitiesOf(pod.Spec.Containers))
+			count(pod.Spec.Containers)
 		}
 	}
-	if len(out) == 0 {
+	if !ok {
 		return lbservice.Abilities{}, false
-	}
-	all = out[0]
-	for _, other := range out[1:] {
-		all = all.And(other)
 	}
 	return all, true
 }

@@ -77,11 +77,7 @@ func (b *balancer) waitRedone(ctx context.Context, old *corev1.Pod) {
 // counted ends the load and says what was lost of it, whatever that is.
 func (l *load) counted(ctx context.Context, scenario string) {
 	GinkgoHelper()
-	l.more(ctx, 50)
-	stream, err := l.stream.Stop(ctx)
-	Expect(err).NotTo(HaveOccurred())
-	hold, err := l.hold.Stop(ctx)
-	Expect(err).NotTo(HaveOccurred())
+	stream, hold := l.stop(ctx)
 	Measured{What: "beside Kube-OVN " + cluster.Lab.StockRelease() + ": " + scenario, Result: fmt.Sprintf(
 		"%d new connections, lost: %d; %d long-lived, cut: %d", stream.Attempts, stream.Failed, hold.Opened, hold.Cut)}.Report()
 	Expect(stream.Failed).To(BeNumerically("<", stream.Attempts), "all were lost")

@@ -102,14 +102,21 @@ func (l *load) more(ctx context.Context, count int) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// lostNothing ends the load and wants no new connection lost, and no long-lived one cut while its Pod served.
-func (l *load) lostNothing(ctx context.Context, scenario string) {
+// stop ends the load, after some more of it, and gives what came of it.
+func (l *load) stop(ctx context.Context) (traffic.Stream, traffic.Hold) {
 	GinkgoHelper()
 	l.more(ctx, 50)
 	stream, err := l.stream.Stop(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	hold, err := l.hold.Stop(ctx)
 	Expect(err).NotTo(HaveOccurred())
+	return stream, hold
+}
+
+// lostNothing ends the load and wants no new connection lost, and no long-lived one cut while its Pod served.
+func (l *load) lostNothing(ctx context.Context, scenario string) {
+	GinkgoHelper()
+	stream, hold := l.stop(ctx)
 	var cuts []traffic.Cut
 	for _, cut := range hold.Cuts {
 		ending, ends := l.endings.Of(cut.Backend)
