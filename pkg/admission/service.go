@@ -5,7 +5,6 @@ package admission
 import (
 	"reflect"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -40,8 +39,9 @@ func (d *decision) service(old, svc *corev1.Service) {
 	if _, ipv6Only := sharenat.EIPAddress(eip); ipv6Only {
 		d.warn("IptablesEIP %s has only an IPv6 address: name one with an IPv4 address", name)
 	}
+	owned := d.ownership(eip, svc)
 	for _, claim := range sharenat.ClaimsOf(svc) {
-		if holder := d.holder(eip, svc, claim); holder != "" {
+		if holder := d.holder(owned, svc, claim); holder != "" {
 			d.warn("port %s of IptablesEIP %s belongs to %s", claim, name, holder)
 		}
 	}
@@ -53,53 +53,21 @@ func sameWish(a, b *corev1.Service) bool {
 	return reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Annotations, b.Annotations)
 }
 
-// holder names who has a port that a Service claims, "" when it is the Service itself. The order is that of the Service controller: a FIP has the
-// whole EIP, then come rules made by hand, then the Service that is first by namespace and name.
-func (d *decision) holder(eip *kubeovnv1.IptablesEIP, svc *corev1.Service, claim sharenat.Claim) string {
-	if fip := sharenat.FIPOf(d.FIPs, eip.Name); fip != "" {
-		return "IptablesFIPRule " + fip
+// holder names who has a port that a Service claims, "" when it is the Service itself.
+func (d *decision) holder(owned *sharenat.Ownership, svc *corev1.Service, claim sharenat.Claim) string {
+	holder, ok := owned.Holder(claim)
+	if !ok || holder.Kind == sharenat.HolderService && holder.Service == sharenat.OwnerOfService(svc) {
+		return ""
 	}
-	for _, rule := range byName(d.Rules) {
-		if rule.Spec.EIP != eip.Name || !counts(rule) {
-			continue
-		}
-		claimed, ok := sharenat.ClaimOfRule(rule)
-		if _, managed, _ := sharenat.OwnerOf(rule.Labels); ok && claimed == claim && !managed && sharenat.Readable(rule) && !d.lostLabels(eip, rule, svc) {
-			return "IptablesDnatRule " + rule.Name + " (made by hand)"
-		}
-	}
-	for _, other := range byNamespace(d.Services) {
-		if compareServices(other, svc) >= 0 {
-			break
-		}
-		if d.claimant(other, eip) && claims(other, claim) {
-			return "Service " + other.Namespace + "/" + other.Name
-		}
-	}
-	return ""
+	return holder.String()
 }
 
-// lostLabels tells a rule that a Service's name was made from, though it carries no labels any more; its controller puts them back.
-func (d *decision) lostLabels(eip *kubeovnv1.IptablesEIP, rule *kubeovnv1.IptablesDnatRule, svc *corev1.Service) bool {
-	if !strings.HasPrefix(rule.Name, "lb-") || rule.Spec.Type != sharenat.TypeShare {
-		return false
-	}
-	claim, ok := sharenat.ClaimOfRule(rule)
-	backend, err := sharenat.ParseBackendAddr(rule.Spec.InternalIP, rule.Spec.InternalPort)
-	if !ok || err != nil {
-		return false
-	}
-	for _, candidate := range append(slices.Clone(d.Services), svc) {
-		if d.claimant(candidate, eip) && sharenat.RuleName(sharenat.OwnerOfService(candidate), claim.Protocol, claim.Port, backend) == rule.Name {
-			return true
-		}
-	}
-	return false
-}
-
-// claimant tells whether a Service names an EIP, and may.
-func (d *decision) claimant(svc *corev1.Service, eip *kubeovnv1.IptablesEIP) bool {
-	return sharenat.EIPName(svc) == eip.Name && sharenat.Granted(eip, svc.Namespace, d.RequireEIPGrant)
+// ownership of an EIP's ports, as the Service controller decides it, with a Service as it is to be.
+func (d *decision) ownership(eip *kubeovnv1.IptablesEIP, svc *corev1.Service) *sharenat.Ownership {
+	services := slices.DeleteFunc(slices.Clone(d.Services), func(s *corev1.Service) bool { return compareServices(s, svc) == 0 })
+	return sharenat.NewOwnership(&sharenat.Claims{
+		EIP: eip, RequireGrant: d.RequireEIPGrant, FIPs: d.FIPs, Rules: d.Rules, Services: append(services, svc),
+	})
 }
 
 func claims(svc *corev1.Service, claim sharenat.Claim) bool {

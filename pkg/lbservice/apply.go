@@ -127,7 +127,7 @@ func (c *Controller) alreadyExists(ctx context.Context, want *Rule, err error) e
 		return &behindError{err}
 	}
 	owner, _, _ := sharenat.OwnerOf(want.Labels)
-	if known, ours := ruleOwner(rule, []sharenat.Owner{owner}); ours && known == owner && rule.Spec.EIP != want.Spec.EIP {
+	if known, ours := sharenat.RuleOwner(rule, []sharenat.Owner{owner}); ours && known == owner && rule.Spec.EIP != want.Spec.EIP {
 		if err := c.deleteRule(ctx, rule); err != nil {
 			return err
 		}

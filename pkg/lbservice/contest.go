@@ -43,7 +43,7 @@ func newContests() *contests { return &contests{services: map[sharenat.Owner]con
 
 // taken tells whether what was published is not there any more.
 func taken(svc *corev1.Service) bool {
-	old := publishedAddress(svc)
+	old := sharenat.PublishedAddress(svc)
 	return old != "" && !slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(entry corev1.LoadBalancerIngress) bool { return entry.IP == old })
 }
 

@@ -312,7 +312,7 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 	s := &Snapshot{Key: key, Service: c.service(key), RequireEIPGrant: c.opts.RequireEIPGrant, Abilities: *c.abilities.Load()}
 	s.OwnRules = c.written.overlay(c.listRules(rulesByOwner, key.String()),
 		func(rule *kubeovnv1.IptablesDnatRule) bool {
-			owner, ok := labelledOwner(rule)
+			owner, ok := sharenat.LabelledOwner(rule)
 			return ok && owner == key
 		})
 	if !sharenat.Qualifies(s.Service) {
@@ -332,7 +332,7 @@ func (c *Controller) snapshot(key sharenat.Owner) *Snapshot {
 			return rule.Spec.EIP == eip && slices.ContainsFunc(claimKeysOfRule(rule), func(key string) bool { return slices.Contains(known, key) })
 		})
 	s.Claimants = byIndex[corev1.Service](c.in.services, servicesByClaim, claims...)
-	if slices.ContainsFunc(s.EIPRules, lostLabels) {
+	if slices.ContainsFunc(s.EIPRules, sharenat.LostLabels) {
 		s.Claimants = byIndex[corev1.Service](c.in.services, servicesByEIP, eip)
 	}
 	s.adoptUnlabelled()

@@ -33,7 +33,7 @@ type PortOutcome struct {
 	// Err is empty when the port is the Service's.
 	Err PortError
 	// Holder has the port, where Err is PortConflict.
-	Holder Holder
+	Holder sharenat.Holder
 	// Rules are the names of the port's rules.
 	Rules []string
 }
@@ -102,7 +102,9 @@ func Desired(s *Snapshot) *Outcome {
 		limit(s, out)
 	}
 	out.Notes = notesOf(s)
-	owned := newOwnership(s)
+	owned := sharenat.NewOwnership(&sharenat.Claims{
+		EIP: s.EIP, RequireGrant: s.RequireEIPGrant, FIPs: s.FIPs, Rules: s.EIPRules, Services: s.Claimants,
+	})
 	for i := range s.Service.Spec.Ports {
 		out.Ports = append(out.Ports, decidePort(s, owned, &s.Service.Spec.Ports[i]))
 	}
@@ -125,7 +127,7 @@ func admit(s *Snapshot, out *Outcome) bool {
 		return false
 	}
 	addr, ipv6Only := sharenat.EIPAddress(s.EIP)
-	kept := keepsAddress(s.EIP, s.Service)
+	kept := sharenat.KeepsAddress(s.EIP, s.Service)
 	switch {
 	case ipv6Only:
 		out.block(ReasonEIPIPv6Only, msgEIPIPv6Only, name)
@@ -173,34 +175,22 @@ func limit(s *Snapshot, out *Outcome) {
 	}
 }
 
-// settled tells whether an EIP takes Services that it does not serve yet.
-func settled(eip *kubeovnv1.IptablesEIP) bool {
-	return eip.Status.Ready && eip.DeletionTimestamp == nil
-}
-
-// keepsAddress tells whether a Service has the EIP's address published. An EIP that was good once, and whose address clients know, does
-// not lose its Service by a moment of not being ready: that would cut every client off to say that some may be.
-func keepsAddress(eip *kubeovnv1.IptablesEIP, svc *corev1.Service) bool {
-	addr, _ := sharenat.EIPAddress(eip)
-	return addr.IsValid() && publishedAddress(svc) == addr.String()
-}
-
-func decidePort(s *Snapshot, owned *ownership, port *corev1.ServicePort) PortOutcome {
+func decidePort(s *Snapshot, owned *sharenat.Ownership, port *corev1.ServicePort) PortOutcome {
 	out := PortOutcome{Port: port.Port, Protocol: protocolOf(port.Protocol)}
 	claim, ok := sharenat.ClaimOfPort(port)
 	if !ok {
 		out.Err = PortProtocolUnsupported
 		return out
 	}
-	holder, ok := owned.holder(claim)
-	if ok && (holder.Kind != HolderService || holder.Service != s.Key) {
+	holder, ok := owned.Holder(claim)
+	if ok && (holder.Kind != sharenat.HolderService || holder.Service != s.Key) {
 		out.Err, out.Holder = PortConflict, holder
 	}
 	return out
 }
 
 // addRules resolves the endpoints and makes a rule of each backend of each port that is the Service's.
-func addRules(s *Snapshot, owned *ownership, out *Outcome) {
+func addRules(s *Snapshot, owned *sharenat.Ownership, out *Outcome) {
 	eps := resolveEndpoints(s, s.gatewayVPC())
 	out.Skipped, out.Waiting, out.nodes = eps.skipped, eps.waiting, eps.nodes
 	out.living, out.lack = eps.living, eps.lack()
@@ -218,7 +208,7 @@ func addRules(s *Snapshot, owned *ownership, out *Outcome) {
 		}
 		port := &s.Service.Spec.Ports[i]
 		claim, _ := sharenat.ClaimOfPort(port)
-		held := owned.othersLive(claim, s.Key)
+		held := owned.OthersLive(claim, s.Key)
 		for _, backend := range eps.backendsOf(port) {
 			rule := proto.rule(claim, backend)
 			rule.Held = held

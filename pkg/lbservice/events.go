@@ -2,6 +2,8 @@
 
 package lbservice
 
+import "github.com/kubeovn/kube-ovn/pkg/sharenat"
+
 // Reasons of events on Services.
 const (
 	// EventConflict: a port of the Service belongs to somebody else.
@@ -29,9 +31,8 @@ const (
 // ConditionReady on a Service says whether all of it is served by its gateway, and if not, why.
 const ConditionReady = "kubeovn.io/NftableLoadBalancerReady"
 
-// ConditionIngress on a Service records, as its message, the address that was published here. It is how what was published is known, and
-// taken back, after a restart, and after the annotation or the EIP that it came from are gone.
-const ConditionIngress = "kubeovn.io/NftableLoadBalancerIngress"
+// ConditionIngress on a Service records the address that was published here.
+const ConditionIngress = sharenat.ConditionIngress
 
 // Reasons of ConditionReady.
 const (

@@ -95,7 +95,7 @@ func (in *inputs) addIndexes() error {
 }
 
 func ownerKeyOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
-	if owner, ok := labelledOwner(rule); ok {
+	if owner, ok := sharenat.LabelledOwner(rule); ok {
 		return []string{owner.String()}
 	}
 	return nil
@@ -123,7 +123,7 @@ func claimKeysOfRule(rule *kubeovnv1.IptablesDnatRule) []string {
 	if claim, ok := sharenat.ClaimOfRule(rule); ok {
 		keys = append(keys, claimKey(rule.Spec.EIP, claim))
 	}
-	if _, labelled := labelledOwner(rule); !labelled {
+	if _, labelled := sharenat.LabelledOwner(rule); !labelled {
 		keys = append(keys, unlabelledKey(rule.Spec.EIP))
 	}
 	return keys
@@ -392,7 +392,7 @@ func (c *Controller) ruleChanged(before, after *kubeovnv1.IptablesDnatRule) {
 }
 
 func (c *Controller) enqueueOwner(rule *kubeovnv1.IptablesDnatRule, delay time.Duration) {
-	owner, ok := labelledOwner(rule)
+	owner, ok := sharenat.LabelledOwner(rule)
 	switch {
 	case !ok:
 	case delay > 0:

@@ -111,7 +111,7 @@ func (m *Metrics) countRule(rule *kubeovnv1.IptablesDnatRule, sign int) {
 	if rule == nil {
 		return
 	}
-	if _, labelled := labelledOwner(rule); !labelled {
+	if _, labelled := sharenat.LabelledOwner(rule); !labelled {
 		return
 	}
 	gateway := rule.Labels[sharenat.GatewayLabel]

@@ -61,10 +61,10 @@ func (s *Snapshot) gatewayVPC() string {
 // adoptUnlabelled takes back the Service's rules that lost their labels: they are known by name.
 func (s *Snapshot) adoptUnlabelled() {
 	for _, rule := range s.EIPRules {
-		if _, labelled := labelledOwner(rule); labelled {
+		if _, labelled := sharenat.LabelledOwner(rule); labelled {
 			continue
 		}
-		if owner, managed := ruleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {
+		if owner, managed := sharenat.RuleOwner(rule, []sharenat.Owner{s.Key}); managed && owner == s.Key {
 			s.OwnRules = append(s.OwnRules, rule)
 		}
 	}

@@ -316,7 +316,7 @@ func (v verdict) full(s *Snapshot, o *Outcome) string {
 // changed. It also gives what there is to tell the user.
 func DecideStatus(s *Snapshot, o *Outcome, now metav1.Time) (*corev1.ServiceStatus, []Event) {
 	status := s.Service.Status.DeepCopy()
-	old := publishedAddress(s.Service)
+	old := sharenat.PublishedAddress(s.Service)
 	if !o.Qualified {
 		status.LoadBalancer.Ingress = mergeIngress(status.LoadBalancer.Ingress, old, nil)
 		removeConditions(&status.Conditions, ConditionReady, ConditionIngress)
@@ -337,14 +337,6 @@ func DecideStatus(s *Snapshot, o *Outcome, now metav1.Time) (*corev1.ServiceStat
 	setCondition(s, status, now, ConditionReady, v)
 	setPortsError(s, o, status, now)
 	return status, events
-}
-
-// publishedAddress is the address that was published here, "" when none is.
-func publishedAddress(svc *corev1.Service) string {
-	if c := meta.FindStatusCondition(svc.Status.Conditions, ConditionIngress); c != nil && c.Status == metav1.ConditionTrue {
-		return c.Message
-	}
-	return ""
 }
 
 func ingressOf(o *Outcome, current []corev1.LoadBalancerIngress, old string) corev1.LoadBalancerIngress {

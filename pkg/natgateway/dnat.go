@@ -339,20 +339,10 @@ func (g *group) decide(claims []int) {
 	g.share = &DesiredShare{Share: share, Digest: share.Digest()}
 }
 
-// leader gives the claim that decides what the identity is like. Claims are ordered by name.
+// leader gives the claim that decides what the identity is like.
 func (g *group) leader(claims []int) int {
-	lead := claims[0]
-	for _, i := range claims[1:] {
-		a, b := &g.parsed[i].Rule, &g.parsed[lead].Rule
-		if a.Managed != b.Managed {
-			if b.Managed {
-				lead = i
-			}
-		} else if a.Managed && a.Owner.Compare(b.Owner) < 0 {
-			lead = i
-		}
-	}
-	return lead
+	holder := func(i int) sharenat.Holder { return sharenat.HolderOf(&g.parsed[i].Rule, g.rules[i].Name) }
+	return slices.MinFunc(claims, func(a, b int) int { return holder(a).Compare(holder(b)) })
 }
 
 // objection says what a claim and the leading one do not agree on; empty when they agree. It passes where the claim is programmed all the

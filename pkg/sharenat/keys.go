@@ -60,6 +60,7 @@ const (
 	SessionAffinityIP    = "ClientIP"
 	DefaultAffinityTime  = int32(10800)
 	MaxAffinityTimeout   = int32(86400)
+	ruleNamePrefix       = "lb-"
 	maxRuleNameService   = 47
 	ruleNameHashHexChars = 12
 )

@@ -51,5 +51,5 @@ func RuleName(owner Owner, protocol Protocol, externalPort uint16, backend netip
 	if len(name) > maxRuleNameService {
 		name = name[:maxRuleNameService]
 	}
-	return "lb-" + name + "-" + hex.EncodeToString(sum[:])[:ruleNameHashHexChars]
+	return ruleNamePrefix + name + "-" + hex.EncodeToString(sum[:])[:ruleNameHashHexChars]
 }
