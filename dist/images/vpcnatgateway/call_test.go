@@ -3,6 +3,7 @@
 package vpcnatgateway_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -74,6 +75,9 @@ func TestFailureChangesNothing(t *testing.T) {
 		"iptables cannot list":   {"iptables", `exit 4`, []string{"dnat-add", eip + ",99,tcp,10.1.0.9,99"}, "", "iptables cannot list nat"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if !strings.HasPrefix(tc.tool, "iptables") {
+				onlyScript(t, "it calls "+tc.tool)
+			}
 			t.Parallel()
 			g := newGateway(t)
 			g.withoutLegacy()
@@ -100,6 +104,7 @@ func TestFailureChangesNothing(t *testing.T) {
 
 // The controller tells users of a failure once, as long as it says the same.
 func TestFailureSaysTheSameAgain(t *testing.T) {
+	onlyScript(t, "it calls nft and ip")
 	t.Parallel()
 	g := newGateway(t)
 	g.run("", "init")
@@ -121,6 +126,7 @@ func TestFailureSaysTheSameAgain(t *testing.T) {
 
 // A call that was given up must not wake up behind those that were made after it.
 func TestCallDoesNotOutwaitItsCaller(t *testing.T) {
+	onlyScript(t, "it calls flock")
 	t.Parallel()
 	g := newGateway(t)
 	asked := filepath.Join(t.TempDir(), "asked")
@@ -140,6 +146,7 @@ func TestCallDoesNotOutwaitItsCaller(t *testing.T) {
 // Kernels before 6.2 refuse to delete a chain that a map element pointed to a moment ago: the change is in effect all
 // the same, and what is left is nothing but empty chains that the next full state takes.
 func TestChainsThatCannotBeDeletedYet(t *testing.T) {
+	onlyScript(t, "it calls nft")
 	t.Parallel()
 	g := newGateway(t)
 	g.set(share("tcp:80", p1, p2+" masquerade"), sticky(60, share("tcp:81", p1)))
@@ -185,6 +192,10 @@ func TestCallsTakeTurns(t *testing.T) {
 		t.Errorf("%d exclusive DNATs", got)
 	}
 
+	if ofProgram() {
+		g.holdsUp(want...)
+		return
+	}
 	// One that is held up holds up the next; and it does not hold it up by not reading its input.
 	blocked := make(chan struct{})
 	g2 := *g
@@ -220,6 +231,40 @@ func TestCallsTakeTurns(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Error(err)
 	}
+	g.holds(want...)
+}
+
+// holdsUp checks that a call waits for its turn, and one that only reads its input keeps nobody waiting.
+func (g *gateway) holdsUp(want ...sharenat.Share) {
+	g.t.Helper()
+	fifo := filepath.Join(g.t.TempDir(), "hold")
+	must(g.t, syscall.Mkfifo(fifo, 0o600))
+	reading := g.command(g.t.Context(), "", "bash", g.script, sharenat.SyncVerb)
+	input, output, err := os.Pipe()
+	must(g.t, err)
+	reading.Stdin = input
+	must(g.t, reading.Start())
+	held, called := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := g.exec("", "flock", "/proc/self/ns/net", "cat", fifo)
+		held <- err
+	}()
+	hold, err := os.OpenFile(fifo, os.O_WRONLY, 0) // opens when cat is reading, the lock taken
+	must(g.t, err)
+	go func() {
+		_, err := g.try("", "nft-dnat-map-del", eip+",90,tcp")
+		called <- err
+	}()
+	select {
+	case err := <-called:
+		g.t.Errorf("did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	must(g.t, hold.Close())
+	must(g.t, <-held)
+	must(g.t, <-called)
+	_, err = output.WriteString(delta("remove " + eip + " 90 tcp"))
+	must(g.t, errors.Join(err, output.Close(), reading.Wait()))
 	g.holds(want...)
 }
 
@@ -346,6 +391,7 @@ func TestPinsAreNotRead(t *testing.T) {
 
 // The script keeps to what all awks agree on.
 func TestEveryAwk(t *testing.T) {
+	onlyScript(t, "it is written in awk")
 	t.Parallel()
 	var tried []string
 	for _, awk := range []string{"mawk", "gawk", "busybox"} {
@@ -413,7 +459,7 @@ func TestLeavesNothingBehind(t *testing.T) {
 	g.run("", "init")
 	g.set(share("tcp:80", p1))
 	// The tree may be in /tmp, too.
-	g.must("cp", g.script, "/run/nat-gateway.sh")
+	g.must("bash", "-c", "cp ${0%/*}/nat-gateway* /run", g.script)
 	g.script = "/run/nat-gateway.sh"
 	g.must("mount", "-t", "tmpfs", "tmpfs", "/tmp")
 	// Of a call that was killed.

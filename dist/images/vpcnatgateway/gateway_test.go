@@ -353,6 +353,9 @@ func TestUnknownVerbGoesToTheStockScript(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if ofProgram() {
+		must(t, os.Link(filepath.Join(filepath.Dir(g.script), "nat-gateway"), filepath.Join(dir, "nat-gateway")))
+	}
 	g.script = filepath.Join(dir, "nat-gateway.sh")
 	out, err := g.try("", "snat-add", "a b", "", "$x")
 	if out != "stock 4 snat-add a b  $x\n" || err == nil || !strings.Contains(err.Error(), "exit status 7") {

@@ -40,6 +40,10 @@ const (
 	eip       = "203.0.113.10"
 	gatewayIP = "10.1.0.254"
 	inRoom    = "VPCNATGATEWAY_TEST_ROOM"
+	// entry chooses what the tests run: "script", nat-gateway.sh as it is here, or "program", cmd/nat-gateway.
+	entry = "VPCNATGATEWAY_TEST_ENTRY"
+	// built is where the program was built.
+	built = "VPCNATGATEWAY_TEST_PROGRAM"
 	// gateways is where a gateway's own directories are, as the tests see them: below the namespace's name.
 	gateways = "/run/gateways"
 )
@@ -98,6 +102,15 @@ func enterRoom() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	if ofProgram() {
+		dir, err := buildProgram()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		os.Setenv(built, dir)
 	}
 	cmd := exec.Command("unshare", append(append(args, self), os.Args[1:]...)...)
 	cmd.Env = append(os.Environ(), inRoom+"=1")
@@ -187,8 +200,35 @@ func newGateway(tb testing.TB) *gateway {
 	return g
 }
 
+func ofProgram() bool { return os.Getenv(entry) == "program" }
+
+// buildProgram builds the program, with what calls it beside it.
+func buildProgram() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "nat-gateway-test"); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-o", dir, "../../../cmd/nat-gateway")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", errors.Join(fmt.Errorf("go build: %w: %s", err, out), os.RemoveAll(dir))
+	}
+	const script = "exec \"${BASH_SOURCE[0]%/*}/nat-gateway\" \"$@\"\n"
+	return dir, os.WriteFile(filepath.Join(dir, "nat-gateway.sh"), []byte(script), 0o600)
+}
+
+// onlyScript skips what is about how the script does it, not about what it does.
+func onlyScript(tb testing.TB, why string) {
+	tb.Helper()
+	if ofProgram() {
+		tb.Skip("of the script only: " + why)
+	}
+}
+
 func scriptPath(tb testing.TB) string {
 	tb.Helper()
+	if ofProgram() {
+		return filepath.Join(os.Getenv(built), "nat-gateway.sh")
+	}
 	path, err := filepath.Abs("nat-gateway.sh")
 	if err != nil {
 		tb.Fatal(err)

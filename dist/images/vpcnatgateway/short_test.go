@@ -66,6 +66,7 @@ func TestKinds(t *testing.T) {
 		}
 	})
 	t.Run("wrong hints", func(t *testing.T) {
+		onlyScript(t, "it keeps hints")
 		t.Parallel()
 		g := newGateway(t)
 		for i, was := range names {
@@ -143,6 +144,7 @@ func (g *gateway) hintOf(is, said sharenat.Share) {
 
 // A change of backends has nft read nothing.
 func TestChangeOfBackendsAsksNothing(t *testing.T) {
+	onlyScript(t, "it calls nft")
 	t.Parallel()
 	for name, s := range allKinds() {
 		t.Run(name, func(t *testing.T) {
@@ -166,6 +168,7 @@ func TestChangeOfBackendsAsksNothing(t *testing.T) {
 
 // What a gateway has to remember is in the directory that is made for it, and elsewhere where there is none to write to.
 func TestWhereHintsAre(t *testing.T) {
+	onlyScript(t, "it keeps hints")
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		prepare    []string
@@ -192,6 +195,7 @@ func TestWhereHintsAre(t *testing.T) {
 
 // Where nft ignores rules in the braces of a chain, as 1.0.6 does without fixes, the short way is not taken.
 func TestNftThatIgnoresRulesInBraces(t *testing.T) {
+	onlyScript(t, "it calls nft")
 	t.Parallel()
 	g := newGateway(t)
 	g.shim("nft", "[ \"$1\" != -c ] || exit 0\nexec "+pathOf(t, "nft")+` "$@"`)
@@ -220,8 +224,9 @@ func TestBrokenPromise(t *testing.T) {
 			g.nft(edit)
 			g.set(s)
 			l := g.listing()
-			if l.Shares[s.Identity].Digest == normalized(t, s).Digest() || l.Stale == 0 {
-				t.Errorf("not told: %+v", l)
+			// The program sees it, and mends it at once.
+			if told := l.Shares[s.Identity].Digest != normalized(t, s).Digest() && l.Stale > 0; told == ofProgram() {
+				t.Errorf("told: %v: %+v", told, l)
 			}
 			g.full(s)
 			g.holds(s)
@@ -231,6 +236,7 @@ func TestBrokenPromise(t *testing.T) {
 
 // An identity that goes takes its hint along.
 func TestHintsGoWithTheirIdentities(t *testing.T) {
+	onlyScript(t, "it keeps hints")
 	t.Parallel()
 	g := newGateway(t)
 	a, b, c := share("tcp:80", p1), sticky(60, share("udp:81", p1)), share("tcp:82", p1)
