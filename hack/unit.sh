@@ -14,6 +14,9 @@ limit=-timeout=45m
 "$ROOT/hack/setup.sh"
 cd "$ROOT"
 step "unit tests" go test "$limit" "$@" ./...
+# The gateway's black box once more, with the program in place of the script. go test does not see what it is built of: -count=1.
+step "unit tests of the gateway's program" env VPCNATGATEWAY_TEST_ENTRY=program \
+	go test "$limit" -count=1 "$@" ./dist/images/vpcnatgateway
 # What the tests of these modules read lies outside of them, where go test does not see that it has changed: -count=1.
 # As Helm itself is built (hack/build-tools.sh), so that nothing of it is compiled twice.
 step "unit tests of the charts" env CGO_ENABLED=0 go -C test/charts test "$limit" -count=1 ./...

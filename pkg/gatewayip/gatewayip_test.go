@@ -60,7 +60,7 @@ func TestRulesAreRead(t *testing.T) {
 	} {
 		got := ""
 		if e, ok := dnatOf(line); ok {
-			got = e.Identity.String() + " " + e.Backend.String()
+			got = e.String() + " " + e.Backend.String()
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
