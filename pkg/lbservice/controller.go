@@ -26,6 +26,7 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/client/informers/externalversions"
 	"github.com/kubeovn/kube-ovn/pkg/latency"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/pkg/vpcnet"
 )
 
 const (
@@ -360,7 +361,7 @@ func (c *Controller) addPods(s *Snapshot) {
 	}
 	add := func(name string) {
 		if subnet := get[kubeovnv1.Subnet](c.in.subnets, name); subnet != nil {
-			s.SubnetVPCs[name] = SubnetVPC(subnet)
+			s.SubnetVPCs[name] = vpcnet.SubnetVPC(subnet)
 		}
 	}
 	if s.Gateway != nil {

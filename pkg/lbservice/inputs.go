@@ -19,6 +19,7 @@ import (
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/pkg/vpcnet"
 )
 
 // Names of the indexes. The informers may be shared with other controllers, hence the prefix.
@@ -300,7 +301,7 @@ func (c *Controller) enqueuePod(pod *corev1.Pod) {
 }
 
 func (c *Controller) subnetChanged(before, after *kubeovnv1.Subnet) {
-	if before != nil && after != nil && SubnetVPC(before) == SubnetVPC(after) {
+	if before != nil && after != nil && vpcnet.SubnetVPC(before) == vpcnet.SubnetVPC(after) {
 		return
 	}
 	for _, pod := range byIndex[corev1.Pod](c.in.pods, podsBySubnet, nameOf(before, after)) {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/pkg/vpcnet"
 )
 
 // What Kube-OVN and Multus write on a Pod. A NIC's annotations are <provider>.kubernetes.io/<one of these>.
@@ -26,8 +26,6 @@ const (
 	networksAnnotation       = "k8s.v1.cni.cncf.io/networks"
 	defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
 
-	// ovnProvider is the primary NIC's provider, and the last label of an attached Kube-OVN NIC's.
-	ovnProvider = "ovn"
 	// multusNamespace is where Multus looks for a default network that names no namespace.
 	multusNamespace = "kube-system"
 )
@@ -154,10 +152,10 @@ func annotatedProviders(annotations map[string]string) []string {
 
 // primaryProvider finds the primary NIC's provider: "ovn", unless a default network names another.
 func primaryProvider(pod *corev1.Pod, annotated []string) (string, bool) {
-	hasOVN := slices.Contains(annotated, ovnProvider)
+	hasOVN := slices.Contains(annotated, vpcnet.OVNProvider)
 	value := pod.Annotations[defaultNetworkAnnotation]
 	if value == "" {
-		return ovnProvider, hasOVN
+		return vpcnet.OVNProvider, hasOVN
 	}
 	candidates := parseNetworks(value, pod.Namespace)
 	if !strings.Contains(value, "/") {
@@ -171,7 +169,7 @@ func primaryProvider(pod *corev1.Pod, annotated []string) (string, bool) {
 		}
 	}
 	// The named network may be one whose provider is "ovn" itself; then Kube-OVN has allocated it.
-	return ovnProvider, hasOVN && pod.Annotations[ovnProvider+allocatedSuffix] == "true"
+	return vpcnet.OVNProvider, hasOVN && pod.Annotations[vpcnet.OVNProvider+allocatedSuffix] == "true"
 }
 
 // network is a NetworkAttachmentDefinition by name.
@@ -188,7 +186,7 @@ func (n network) provides(provider string) bool {
 	if !ok {
 		return false
 	}
-	return rest == "" || rest == "."+ovnProvider || strings.HasPrefix(rest, "."+ovnProvider+".")
+	return rest == "" || rest == "."+vpcnet.OVNProvider || strings.HasPrefix(rest, "."+vpcnet.OVNProvider+".")
 }
 
 // parseNetworks reads a network selection: "ns/name@if, name" or a JSON list of objects. What cannot be read attaches nothing, as in
@@ -220,16 +218,6 @@ func parseNetworks(value, defaultNamespace string) []network {
 		}
 	}
 	return slices.DeleteFunc(out, func(n network) bool { return n.Name == "" })
-}
-
-// SubnetVPC is the VPC a Subnet is in. A Subnet of Kube-OVN's own that names none is in the default one; one whose addresses
-// alone are Kube-OVN's is in none unless it says so.
-func SubnetVPC(subnet *kubeovnv1.Subnet) string {
-	provider := subnet.Spec.Provider
-	if subnet.Spec.Vpc == "" && (provider == "" || provider == ovnProvider || strings.HasSuffix(provider, "."+ovnProvider)) {
-		return sharenat.DefaultVPC
-	}
-	return subnet.Spec.Vpc
 }
 
 // nicChoice is what became of looking for a Pod's NIC.

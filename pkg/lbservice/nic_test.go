@@ -10,9 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-
-	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
-	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
 func sorted(in []string) []string {
@@ -171,23 +168,6 @@ func TestChooseNIC(t *testing.T) {
 			}
 			if choice == nicFound && (nic.IPv4.String() != tc.wantAddr || nic.DefaultRoute != tc.wantReturn) {
 				t.Errorf("want %s default route %v, got %s %v", tc.wantAddr, tc.wantReturn, nic.IPv4, nic.DefaultRoute)
-			}
-		})
-	}
-}
-
-func TestSubnetVPC(t *testing.T) {
-	for _, tc := range []struct{ name, vpc, provider, want string }{
-		{"named", vpcA, "ovn", vpcA},
-		{"default", "", "ovn", sharenat.DefaultVPC},
-		{"default, no provider", "", "", sharenat.DefaultVPC},
-		{"default, attached", "", "net-a.ns.ovn", sharenat.DefaultVPC},
-		{"IPAM only is in none", "", "macvlan.ns", ""},
-		{"IPAM only, named", vpcA, "macvlan.ns", vpcA},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := SubnetVPC(&kubeovnv1.Subnet{Spec: kubeovnv1.SubnetSpec{Vpc: tc.vpc, Provider: tc.provider}}); got != tc.want {
-				t.Errorf("want %q, got %q", tc.want, got)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -792,6 +793,33 @@ func TestEIPOfASubnetThatTheGatewayDoesNotHave(t *testing.T) {
 	f.until("one is ready", f.eipReady("new"))
 	f.until("the other is ready", f.eipReady("old"))
 	f.settled()
+}
+
+// An external Subnet that names no VPC is in none: a gateway of the default VPC that was told to reach it by way of the VPC
+// would send answers the wrong way.
+func TestDefaultVPCHasNoExternalSubnets(t *testing.T) {
+	for _, vpc := range []string{sharenat.DefaultVPC, ""} {
+		t.Run("spec.vpc "+strconv.Quote(vpc), func(t *testing.T) {
+			gw := gateway()
+			gw.Spec.Vpc, gw.Spec.Subnet = vpc, "home"
+			subnet := func(name, cidr, gateway, provider string) *kubeovnv1.Subnet {
+				return &kubeovnv1.Subnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kubeovnv1.SubnetSpec{
+					CIDRBlock: cidr, Gateway: gateway, Provider: provider,
+				}}
+			}
+			f := newFixture(t, gw,
+				subnet("home", "10.16.0.0/16", "10.16.0.1", "ovn"),
+				subnet("pods", "10.17.0.0/16", "10.17.0.1", ""),
+				subnet("other", "198.51.100.0/24", "198.51.100.1", "other.kube-system"))
+			var controller *Controller
+			f.tweak = func(c *Controller) { controller = c }
+			f.start()
+			want := []sharenat.Route{{CIDR: netip.MustParsePrefix("10.17.0.0/16"), NextHop: netip.MustParseAddr("10.16.0.1")}}
+			f.until("the other Subnet of the VPC, and nothing else, is reached by way of it", func() bool {
+				return slices.Equal(controller.snapshot("gw").Routes, want)
+			})
+		})
+	}
 }
 
 // Kube-OVN writes an address that it has given into the spec, where its BGP speaker reads it.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/pkg/vpcnet"
 )
 
 // Fate is what has become of the Pod behind a backend whose rule goes.
@@ -177,7 +178,7 @@ func (c *Controller) hasIn(pod *corev1.Pod, address netip.Addr, vpc string) bool
 			continue
 		}
 		subnet, err := c.subnetLister.Get(pod.Annotations[provider+switchSuffix])
-		if err != nil || vpcOf(subnet) == vpc {
+		if err != nil || vpcnet.SubnetVPC(subnet) == vpc {
 			return true // when in doubt, it is the one that was meant
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	kubeovnv1 "github.com/kubeovn/kube-ovn/pkg/apis/kubeovn/v1"
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
+	"github.com/kubeovn/kube-ovn/pkg/vpcnet"
 )
 
 // stateStore keeps the desired state of each gateway until something that it is made of changes.
@@ -241,10 +242,7 @@ func (c *Controller) routes(gw *kubeovnv1.VpcNatGateway) []sharenat.Route {
 	if err != nil {
 		return nil
 	}
-	vpc := gw.Spec.Vpc
-	if vpc == "" {
-		vpc = home.Spec.Vpc
-	}
+	vpc := c.gatewayVPC(gw)
 	named := map[string]bool{}
 	if v, err := c.vpcLister.Get(vpc); err == nil {
 		for _, name := range v.Status.Subnets {
@@ -256,7 +254,7 @@ func (c *Controller) routes(gw *kubeovnv1.VpcNatGateway) []sharenat.Route {
 	}
 	var inside []*kubeovnv1.Subnet
 	for _, subnet := range all {
-		if subnet.DeletionTimestamp == nil && (named[subnet.Name] || vpcOf(subnet) == vpc) {
+		if subnet.DeletionTimestamp == nil && (named[subnet.Name] || vpcnet.SubnetVPC(subnet) == vpc) {
 			inside = append(inside, subnet)
 		}
 	}
@@ -269,16 +267,9 @@ func (c *Controller) gatewayVPC(gw *kubeovnv1.VpcNatGateway) string {
 		return gw.Spec.Vpc
 	}
 	if home, err := c.subnetLister.Get(gw.Spec.Subnet); err == nil {
-		return vpcOf(home)
+		return vpcnet.SubnetVPC(home)
 	}
 	return sharenat.DefaultVPC
-}
-
-func vpcOf(subnet *kubeovnv1.Subnet) string {
-	if subnet.Spec.Vpc == "" {
-		return sharenat.DefaultVPC
-	}
-	return subnet.Spec.Vpc
 }
 
 // planGatewayRoutes gives the routes to the VPC's other subnets, spec.internalCIDRs and spec.routes, the later winning. External
