@@ -48,7 +48,7 @@ func ingress(addresses ...string) corev1.LoadBalancerStatus {
 
 func TestWithdraw(t *testing.T) {
 	foreign := metav1.Condition{Type: "example.com/Ready", Status: metav1.ConditionTrue, Reason: "Theirs", Message: "theirs"}
-	published := metav1.Condition{Type: lbservice.ConditionIngress, Status: metav1.ConditionTrue, Reason: "Published", Message: "203.0.113.10"}
+	published := metav1.Condition{Type: sharenat.ConditionIngress, Status: metav1.ConditionTrue, Reason: "Published", Message: "203.0.113.10"}
 	ready := metav1.Condition{Type: lbservice.ConditionReady, Status: metav1.ConditionTrue, Reason: lbservice.ReasonProgrammed, Message: "served"}
 	kube := fake.NewClientset(
 		deployment("--v=2", "--enable-nftable-lb-svc=true", "--enable-nat-gw-handler=true"),

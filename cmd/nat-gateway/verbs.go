@@ -94,6 +94,14 @@ func (c *call) openNFT() (err error) {
 	return nil
 }
 
+// lockNFT takes the lock for a call that is about share identities alone.
+func (c *call) lockNFT() error {
+	if err := c.takeLock(); err != nil {
+		return err
+	}
+	return c.openNFT()
+}
+
 // change takes the lock for a call that changes addresses, routes or iptables.
 func (c *call) change() (err error) {
 	if err := c.takeLock(); err != nil {
@@ -103,12 +111,21 @@ func (c *call) change() (err error) {
 	return err
 }
 
+// changing reads the arguments of such a call, and then takes the lock for it.
+func changing[T any](c *call, args []string, del bool, parse func(args []string, del bool) ([]T, error)) ([]T, error) {
+	if err := needArgs(args); err != nil {
+		return nil, err
+	}
+	parsed, err := parse(args, del)
+	if err != nil {
+		return nil, err
+	}
+	return parsed, c.change()
+}
+
 // apply makes a state of share identities so.
 func (c *call) apply(state *sharenat.State) error {
-	if err := c.takeLock(); err != nil {
-		return err
-	}
-	if err := c.openNFT(); err != nil {
+	if err := c.lockNFT(); err != nil {
 		return err
 	}
 	return c.nft.Apply(state)
@@ -145,10 +162,7 @@ func (c *call) list(args []string) error {
 	if err := noArgs(args, ""); err != nil {
 		return err
 	}
-	if err := c.takeLock(); err != nil {
-		return err
-	}
-	if err := c.openNFT(); err != nil {
+	if err := c.lockNFT(); err != nil {
 		return err
 	}
 	l := &sharenat.Listing{}
@@ -179,14 +193,8 @@ func (c *call) init(args []string) error {
 }
 
 func (c *call) eips(args []string, del bool) error {
-	if err := needArgs(args); err != nil {
-		return err
-	}
-	eips, err := gatewayip.ParseEIPs(args, del)
+	eips, err := changing(c, args, del, gatewayip.ParseEIPs)
 	if err != nil {
-		return err
-	}
-	if err := c.change(); err != nil {
 		return err
 	}
 	if del {
@@ -196,14 +204,8 @@ func (c *call) eips(args []string, del bool) error {
 }
 
 func (c *call) routes(args []string, del bool) error {
-	if err := needArgs(args); err != nil {
-		return err
-	}
-	routes, err := gatewayip.ParseRoutes(args, del)
+	routes, err := changing(c, args, del, gatewayip.ParseRoutes)
 	if err != nil {
-		return err
-	}
-	if err := c.change(); err != nil {
 		return err
 	}
 	if del {
@@ -213,14 +215,8 @@ func (c *call) routes(args []string, del bool) error {
 }
 
 func (c *call) dnats(args []string, del bool) error {
-	if err := needArgs(args); err != nil {
-		return err
-	}
-	dnats, err := gatewayip.ParseDNATs(args, del)
+	dnats, err := changing(c, args, del, gatewayip.ParseDNATs)
 	if err != nil {
-		return err
-	}
-	if err := c.change(); err != nil {
 		return err
 	}
 	if err := c.openNFT(); err != nil {

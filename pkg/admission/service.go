@@ -41,7 +41,7 @@ func (d *decision) service(old, svc *corev1.Service) {
 	}
 	owned := d.ownership(eip, svc)
 	for _, claim := range sharenat.ClaimsOf(svc) {
-		if holder := d.holder(owned, svc, claim); holder != "" {
+		if holder, ok := owned.HeldByOther(claim, sharenat.OwnerOfService(svc)); ok {
 			d.warn("port %s of IptablesEIP %s belongs to %s", claim, name, holder)
 		}
 	}
@@ -51,15 +51,6 @@ func (d *decision) service(old, svc *corev1.Service) {
 // leaves its mark there: who applies is told again.
 func sameWish(a, b *corev1.Service) bool {
 	return reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Annotations, b.Annotations)
-}
-
-// holder names who has a port that a Service claims, "" when it is the Service itself.
-func (d *decision) holder(owned *sharenat.Ownership, svc *corev1.Service, claim sharenat.Claim) string {
-	holder, ok := owned.Holder(claim)
-	if !ok || holder.Kind == sharenat.HolderService && holder.Service == sharenat.OwnerOfService(svc) {
-		return ""
-	}
-	return holder.String()
 }
 
 // ownership of an EIP's ports, as the Service controller decides it, with a Service as it is to be.

@@ -6,13 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,16 +18,19 @@ import (
 	"github.com/kubeovn/kube-ovn/pkg/sharenat"
 )
 
-// leftOver is how old a call's room is at least whose call is over: no call lasts as long.
-const leftOver = 10 * time.Minute
-
-func since(info fs.FileInfo) time.Duration { return time.Since(info.ModTime()) }
+func linkOf(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return link, nil
+}
 
 // addresses are those of an interface.
 func addresses(name string) (netlink.Link, []netlink.Addr, error) {
-	link, err := netlink.LinkByName(name)
+	link, err := linkOf(name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("interface %s: %w", name, err)
+		return nil, nil, err
 	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
@@ -65,7 +66,11 @@ func addAddresses(name string, eips []netip.Prefix, defaultVia []netip.Addr) (do
 			continue // no EIP is worse off
 		}
 		r := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: via.AsSlice(), Dst: everywhere(via), Flags: int(netlink.FLAG_ONLINK)}
-		step, err := replaceRoute(r)
+		there, err := mainRoutes(familyOf(via))
+		if err != nil {
+			return done, link, err
+		}
+		step, err := replaceRoute(r, there)
 		if err != nil {
 			return done, link, fmt.Errorf("ip refused: default route via %s: %w", via, err)
 		}
@@ -84,33 +89,35 @@ func ipv6Off(name string) bool {
 	return err != nil || strings.TrimSpace(string(off)) != "0"
 }
 
-// replaceRoute makes a route, and gives the step that takes it back.
-func replaceRoute(r *netlink.Route) (func() error, error) {
-	family := netlink.FAMILY_V4
-	if r.Gw.To4() == nil {
-		family = netlink.FAMILY_V6
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return netlink.FAMILY_V4
 	}
-	all, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	return netlink.FAMILY_V6
+}
+
+// mainRoutes are those of the main table.
+func mainRoutes(family int) ([]netlink.Route, error) {
+	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ip cannot list: %w", err)
 	}
-	var before *netlink.Route
-	for i := range all {
-		metric := r.Priority
-		if metric == 0 && family == netlink.FAMILY_V6 {
-			metric = 1024 // the kernel's own
-		}
-		if sameNet(all[i].Dst, r.Dst) && all[i].Priority == metric {
-			before = &all[i]
-			break
-		}
+	return routes, nil
+}
+
+// replaceRoute makes a route, and gives the step that takes it back; there are the main table's routes of its family.
+func replaceRoute(r *netlink.Route, there []netlink.Route) (func() error, error) {
+	metric := r.Priority
+	if metric == 0 && r.Gw.To4() == nil {
+		metric = 1024 // the kernel's own
 	}
+	before := slices.IndexFunc(there, func(o netlink.Route) bool { return sameNet(o.Dst, r.Dst) && o.Priority == metric })
 	if err := netlink.RouteReplace(r); err != nil {
 		return nil, err
 	}
 	return func() error {
-		if before != nil {
-			return netlink.RouteReplace(before)
+		if before >= 0 {
+			return netlink.RouteReplace(&there[before])
 		}
 		return netlink.RouteDel(r)
 	}, nil
@@ -207,41 +214,37 @@ func putBack(link netlink.Link, addrs []netlink.Addr, routes []netlink.Route) er
 
 // AddRoutes gives the gateway routes into the VPC.
 func (g *Gateway) AddRoutes(routes []sharenat.Route) error {
-	in := g.interfaces()
-	link, err := netlink.LinkByName(in.VPC)
+	link, err := linkOf(g.interfaces().VPC)
 	if err != nil {
-		return fmt.Errorf("interface %s: %w", in.VPC, err)
+		return err
+	}
+	there, err := mainRoutes(netlink.FAMILY_V4)
+	if err != nil {
+		return err
 	}
 	var done undo
 	for _, r := range routes {
 		step, err := replaceRoute(&netlink.Route{
 			LinkIndex: link.Attrs().Index, Dst: ipNet(r.CIDR), Gw: r.NextHop.AsSlice(),
 			Protocol: routeProtocol, Priority: routeMetric,
-		})
+		}, there)
 		if err != nil {
 			return done.back(fmt.Errorf("ip refused: route %s via %s: %w", r.CIDR, r.NextHop, err))
 		}
 		done = append(done, step)
 	}
 	steps, err := dropRoutes(routes, func(r *netlink.Route) bool { return older(link, r) })
-	if err != nil {
-		return append(done, steps...).back(err)
-	}
-	return nil
+	return append(done, steps...).back(err)
 }
 
 // DeleteRoutes takes routes away, whatever next hop they have.
 func (g *Gateway) DeleteRoutes(routes []sharenat.Route) error {
-	in := g.interfaces()
-	link, err := netlink.LinkByName(in.VPC)
+	link, err := linkOf(g.interfaces().VPC)
 	if err != nil {
-		return fmt.Errorf("interface %s: %w", in.VPC, err)
+		return err
 	}
 	done, err := dropRoutes(routes, func(r *netlink.Route) bool { return r.Protocol == routeProtocol || older(link, r) })
-	if err != nil {
-		return done.back(err)
-	}
-	return nil
+	return done.back(err)
 }
 
 // older tells the routes that the stock script made: with metric 0 they come before ours.
@@ -255,9 +258,9 @@ func dropRoutes(routes []sharenat.Route, meant func(*netlink.Route) bool) (done 
 	for _, r := range routes {
 		to[r.CIDR.String()] = true
 	}
-	there, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	there, err := mainRoutes(netlink.FAMILY_V4)
 	if err != nil {
-		return nil, fmt.Errorf("ip cannot list: %w", err)
+		return nil, err
 	}
 	for i := range there {
 		r := &there[i]

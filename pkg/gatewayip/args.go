@@ -30,16 +30,6 @@ func ParseInterfaces(arg string) (Interfaces, error) {
 	return Interfaces{vpc, external}, nil
 }
 
-// split takes an argument apart.
-func split(line int, arg string) ([]string, error) {
-	for i := range len(arg) {
-		if arg[i] < ' ' || arg[i] > '~' {
-			return nil, sharenat.InputError(line, "not plain ASCII", arg)
-		}
-	}
-	return strings.Split(arg, ","), nil
-}
-
 // ParseEIPs reads the arguments of eip-add and eip-del.
 func ParseEIPs(args []string, del bool) ([]netip.Prefix, error) {
 	var (
@@ -47,7 +37,7 @@ func ParseEIPs(args []string, del bool) ([]netip.Prefix, error) {
 		seen = map[netip.Addr]string{}
 	)
 	for i, arg := range args {
-		if _, err := split(i+1, arg); err != nil {
+		if _, err := sharenat.Fields(i+1, arg); err != nil {
 			return nil, err
 		}
 		p, err := netip.ParsePrefix(arg)
@@ -78,7 +68,7 @@ func ParseRoutes(args []string, del bool) ([]sharenat.Route, error) {
 		seen   = map[netip.Prefix]netip.Addr{}
 	)
 	for i, arg := range args {
-		f, err := split(i+1, arg)
+		f, err := sharenat.Fields(i+1, arg)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +107,7 @@ func ParseDNATs(args []string, del bool) ([]sharenat.Exclusive, error) {
 		seen = map[sharenat.Identity]sharenat.Exclusive{}
 	)
 	for i, arg := range args {
-		f, err := split(i+1, arg)
+		f, err := sharenat.Fields(i+1, arg)
 		if err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -52,8 +53,11 @@ func (g *Gateway) Version() (string, error) { return g.tables.run("--version") }
 // undo are steps that take back what a call has done so far.
 type undo []func() error
 
-// back takes all back, the last first, and gives the reason for it with what went wrong on the way.
+// back takes all back, the last first, and gives the reason for it with what went wrong on the way. Without a reason nothing is.
 func (u undo) back(because error) error {
+	if because == nil {
+		return nil
+	}
 	for _, step := range slices.Backward(u) {
 		if err := step(); err != nil {
 			because = fmt.Errorf("%w; and taking back what was done: %w", because, err)
@@ -92,8 +96,8 @@ func markedIn(rules []string) (in Interfaces, ok bool) {
 // Init lays the wiring.
 func (g *Gateway) Init(in Interfaces) error {
 	for _, name := range []string{in.VPC, in.External} {
-		if _, err := netlink.LinkByName(name); err != nil {
-			return fmt.Errorf("interface %s: %w", name, err)
+		if _, err := linkOf(name); err != nil {
+			return err
 		}
 	}
 	removeLeftOvers()
@@ -139,7 +143,7 @@ func (g *Gateway) mark(in Interfaces) error {
 	want := []string{"-N " + vpcMark, "-A PREROUTING -j " + vpcMark}
 	for _, line := range have {
 		if strings.HasPrefix(line, "-A "+vpcMark+" ") && line != mark {
-			want = append(want, "-D"+strings.TrimPrefix(line, "-A"))
+			want = append(want, deletion(line))
 		}
 	}
 	return g.tables.want("mangle", have, append(want, mark))
@@ -171,8 +175,19 @@ func writeNames(in Interfaces) error {
 func writable(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
 
 // hairpin is the rule by which a client in the VPC that asks an EIP gets its answers from there.
-func hairpin(op string, in Interfaces, eip netip.Addr) string {
-	return fmt.Sprintf("%s %s -o %s -m mark --mark 0x1 -m conntrack --ctorigdst %s -j SNAT --to-source %s", op, hairpins, in.VPC, eip, eip)
+func hairpin(in Interfaces, eip netip.Addr) string {
+	return fmt.Sprintf("-A %s -o %s -m mark --mark 0x1 -m conntrack --ctorigdst %s -j SNAT --to-source %s", hairpins, in.VPC, eip, eip)
+}
+
+// hairpinOf reads the EIP of a hairpin rule, however it is spelled: by this one, by an older script, or by the stock one; false for
+// other rules.
+func hairpinOf(line string) (netip.Addr, bool) {
+	f := strings.Fields(line)
+	if len(f) < 3 || f[0] != "-A" || f[1] != hairpins {
+		return netip.Addr{}, false
+	}
+	eip, err := netip.ParseAddr(option(f, "--to-source"))
+	return eip, err == nil
 }
 
 // need fails where init has not made a chain.
@@ -199,7 +214,7 @@ func (g *Gateway) AddEIPs(eips []netip.Prefix) error {
 	}
 	var want []string
 	for _, p := range eips {
-		want = append(want, hairpin("-A", in, p.Addr()))
+		want = append(want, hairpin(in, p.Addr()))
 	}
 	done, link, err := addAddresses(in.External, eips, defaultRoutes)
 	if err == nil {
@@ -246,23 +261,15 @@ func (g *Gateway) DeleteEIPs(eips []netip.Prefix) error {
 		going[p.Addr()] = true
 	}
 	for _, line := range have {
-		// However it is spelled: by this one, by an older script, or by the stock one.
-		f := strings.Fields(line)
-		if len(f) < 3 || f[0] != "-A" || f[1] != hairpins {
-			continue
-		}
-		if eip, err := netip.ParseAddr(option(f, "--to-source")); err == nil && going[eip] {
-			want = append(want, "-D"+strings.TrimPrefix(line, "-A"))
+		if eip, ok := hairpinOf(line); ok && going[eip] {
+			want = append(want, deletion(line))
 		}
 	}
 	done, err := deleteAddresses(in.External, going)
 	if err == nil {
 		err = g.tables.want("nat", have, want)
 	}
-	if err != nil {
-		return done.back(err)
-	}
-	return nil
+	return done.back(err)
 }
 
 // dnatRule is the rule of an exclusive DNAT.
@@ -277,13 +284,9 @@ func dnatOf(line string) (e sharenat.Exclusive, ok bool) {
 	if len(f) < 3 || f[0] != "-A" || f[1] != sharedDNAT || option(f, "-j") != "DNAT" {
 		return e, false
 	}
-	var errs [3]error
-	e.EIP, errs[0] = sharenat.ParseIPv4(strings.TrimSuffix(option(f, "-d"), "/32"))
-	e.Port, errs[1] = sharenat.ParsePort(option(f, "--dport"))
-	e.Protocol, errs[2] = sharenat.ParseProtocol(option(f, "-p"))
-	to, err := netip.ParseAddrPort(option(f, "--to-destination"))
-	e.Backend = to
-	return e, errors.Join(errs[:]...) == nil && err == nil
+	id, err := sharenat.ReadIdentity(0, strings.TrimSuffix(option(f, "-d"), "/32"), option(f, "--dport"), option(f, "-p"))
+	to, toErr := netip.ParseAddrPort(option(f, "--to-destination"))
+	return sharenat.Exclusive{Identity: id, Backend: to}, err == nil && toErr == nil
 }
 
 // Ender ends the connections of exclusive DNATs.
@@ -334,7 +337,7 @@ func (g *Gateway) changeDNATs(have, add []string, end Ender, goes func(sharenat.
 	)
 	for _, line := range have {
 		if e, ok := dnatOf(line); ok && goes(e) {
-			want = append(want, "-D"+strings.TrimPrefix(line, "-A"))
+			want = append(want, deletion(line))
 			ended = append(ended, sharenat.Connections(e))
 		}
 	}
@@ -380,14 +383,15 @@ func (g *Gateway) List(l *sharenat.Listing) error {
 		if e, ok := dnatOf(line); ok && !slices.Contains(l.Exclusives, e) {
 			l.Exclusives = append(l.Exclusives, e)
 		}
-		if f := strings.Fields(line); len(f) > 2 && f[0] == "-A" && f[1] == hairpins {
-			if eip, err := netip.ParseAddr(option(f, "--to-source")); err == nil {
-				hairpin[eip] = true
-			}
+		if eip, ok := hairpinOf(line); ok {
+			hairpin[eip] = true
 		}
 	}
 	return listAddresses(l, hairpin)
 }
+
+// leftOver is how old a call's room is at least whose call is over: no call lasts as long.
+const leftOver = 10 * time.Minute
 
 // removeLeftOvers takes away what earlier versions of this program kept in files, and the rooms of their calls that were killed.
 func removeLeftOvers() {
@@ -397,7 +401,7 @@ func removeLeftOvers() {
 	for _, dir := range []string{"/dev/shm", "/tmp"} {
 		rooms, _ := filepath.Glob(filepath.Join(dir, "nat-gateway.*.*")) // the pattern is good
 		for _, room := range rooms {
-			if info, err := os.Lstat(room); err == nil && info.IsDir() && since(info) > leftOver {
+			if info, err := os.Lstat(room); err == nil && info.IsDir() && time.Since(info.ModTime()) > leftOver {
 				_ = os.RemoveAll(room)
 			}
 		}

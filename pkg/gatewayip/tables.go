@@ -125,6 +125,9 @@ func restore(table string, have, want []string) string {
 	return "*" + table + "\n" + made.String() + rules.String() + "COMMIT\n"
 }
 
+// deletion is the want that a rule be gone.
+func deletion(rule string) string { return "-D" + strings.TrimPrefix(rule, "-A") }
+
 // undone are the wants that take others back, given what was there before.
 func undone(have, want []string) []string {
 	before := map[string]bool{}
@@ -189,7 +192,7 @@ func moved(table string, rules []string) (want []string, undo string) {
 			want = append(want, line)
 		case f[0] == "-A" && len(f) > 3 && f[len(f)-2] == "-j" && ours(f[len(f)-1]):
 			want = append(want, line)
-			out.WriteString("-D" + strings.TrimPrefix(line, "-A") + "\n")
+			out.WriteString(deletion(line) + "\n")
 		}
 	}
 	for _, op := range []string{"-F", "-X"} {

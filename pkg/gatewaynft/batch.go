@@ -120,12 +120,11 @@ func (b *batch) addElements(s *set, id uint32) {
 	for rest := s.elements; len(rest) > 0; rest = rest[min(maxElements, len(rest)):] {
 		at := b.elements(unix.NFT_MSG_NEWSETELEM, s.name, id)
 		for _, e := range rest[:min(maxElements, len(rest))] {
-			elem := b.Nest(unix.NFTA_LIST_ELEM)
-			b.Append(value(unix.NFTA_SET_ELEM_KEY, e.key))
+			attrs := value(unix.NFTA_SET_ELEM_KEY, e.key)
 			if s.flags&unix.NFT_SET_MAP != 0 {
-				b.Append(value(unix.NFTA_SET_ELEM_DATA, e.data))
+				attrs += value(unix.NFTA_SET_ELEM_DATA, e.data)
 			}
-			b.End(elem)
+			putElement(&b.Buffer, attrs)
 		}
 		b.End(at)
 	}
@@ -145,19 +144,22 @@ func (b *batch) elements(message uint16, name string, id uint32) (at int) {
 	return b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
+// putElement appends an element of a set, which these attributes make.
+func putElement(m *nfnl.Buffer, attrs string) {
+	at := m.Nest(unix.NFTA_LIST_ELEM)
+	m.Append(attrs)
+	m.End(at)
+}
+
 func (b *batch) addVerdict(name, key, chain string) {
 	at := b.elements(unix.NFT_MSG_NEWSETELEM, name, 0)
-	elem := b.Nest(unix.NFTA_LIST_ELEM)
-	b.Append(value(unix.NFTA_SET_ELEM_KEY, key) + verdictData(unix.NFTA_SET_ELEM_DATA, unix.NFT_GOTO, chain))
-	b.End(elem)
+	putElement(&b.Buffer, value(unix.NFTA_SET_ELEM_KEY, key)+verdictData(unix.NFTA_SET_ELEM_DATA, unix.NFT_GOTO, chain))
 	b.End(at)
 }
 
 func (b *batch) deleteElement(name, key string) {
 	at := b.elements(unix.NFT_MSG_DELSETELEM, name, 0)
-	elem := b.Nest(unix.NFTA_LIST_ELEM)
-	b.Append(value(unix.NFTA_SET_ELEM_KEY, key))
-	b.End(elem)
+	putElement(&b.Buffer, value(unix.NFTA_SET_ELEM_KEY, key))
 	b.End(at)
 }
 

@@ -127,7 +127,7 @@ func (e *endings) end(conn *nfnl.Conn) error {
 	settle()
 	deletions := &nfnl.Buffer{}
 	for again := 0; ; again++ {
-		err := conn.Dump(ctKind(ctGet), unix.AF_INET, e.filter, func(_ uint16, body []byte) error {
+		err := conn.Dump(ctKind(ctGet), unix.AF_INET, e.filter, func(body []byte) {
 			if c, ok := readConnection(body); ok && e.ends(&c) {
 				deletions.Message(ctKind(ctDelete), unix.NLM_F_ACK, unix.AF_INET, 0)
 				deletions.Put(ctaOriginal|unix.NLA_F_NESTED, c.original)
@@ -136,7 +136,6 @@ func (e *endings) end(conn *nfnl.Conn) error {
 				}
 				deletions.Put(ctaID, c.id)
 			}
-			return nil
 		})
 		if err == nil {
 			break

@@ -70,9 +70,7 @@ func repin(set string, pins []pin, timeout uint64) *batch {
 	b.End(at)
 	at = b.elements(unix.NFT_MSG_DELSETELEM, set, 0)
 	for _, p := range pins {
-		elem := b.Nest(unix.NFTA_LIST_ELEM)
-		b.Append(value(unix.NFTA_SET_ELEM_KEY, string(p.client[:])))
-		b.End(elem)
+		putElement(&b.Buffer, value(unix.NFTA_SET_ELEM_KEY, string(p.client[:])))
 	}
 	b.End(at)
 	var put []pin
@@ -98,13 +96,12 @@ func (g *Gateway) retime(r retiming) error {
 	set, timeout := namesOf(r.hash).aff, milliseconds(r.timeout)
 	var pins []pin
 	ask := ofTable(func(m *nfnl.Buffer) { m.String(unix.NFTA_SET_ELEM_LIST_SET, set) })
-	err := g.conn.Dump(kind(unix.NFT_MSG_GETSETELEM), unix.NFPROTO_IPV4, ask, func(_ uint16, body []byte) error {
+	err := g.conn.Dump(kind(unix.NFT_MSG_GETSETELEM), unix.NFPROTO_IPV4, ask, func(body []byte) {
 		for _, e := range nfnl.Attrs(nfnl.Attr(body, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if p, ok := readPin(e); ok && p.timeout != timeout {
 				pins = append(pins, p)
 			}
 		}
-		return nil
 	})
 	// What changed while it was read is not missed for long: each pin is moved by itself.
 	if err != nil && !errors.Is(err, nfnl.ErrChanged) {

@@ -85,11 +85,10 @@ func ofTable(more func(*nfnl.Buffer)) func(*nfnl.Buffer) {
 }
 
 func (r *reader) dump(message uint16, more func(*nfnl.Buffer), seen func(body []byte)) error {
-	err := r.conn.Dump(kind(message), unix.NFPROTO_IPV4, ofTable(more), func(_ uint16, body []byte) error {
+	err := r.conn.Dump(kind(message), unix.NFPROTO_IPV4, ofTable(more), func(body []byte) {
 		if nfnl.Text(nfnl.Attr(body, unix.NFTA_TABLE_NAME)) == tableName { // kernels do not agree on what they leave out
 			seen(body)
 		}
-		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil // gone, or never there: then there is nothing in it
@@ -99,10 +98,7 @@ func (r *reader) dump(message uint16, more func(*nfnl.Buffer), seen func(body []
 
 // get asks for one thing, which may not be there.
 func (r *reader) get(message uint16, more func(*nfnl.Buffer), seen func(body []byte)) error {
-	err := r.conn.Get(kind(message), unix.NFPROTO_IPV4, ofTable(more), func(_ uint16, body []byte) error {
-		seen(body)
-		return nil
-	})
+	err := r.conn.Get(kind(message), unix.NFPROTO_IPV4, ofTable(more), seen)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -111,9 +107,8 @@ func (r *reader) get(message uint16, more func(*nfnl.Buffer), seen func(body []b
 
 // readTable reads the generation of all rules there are, and whether our table is there.
 func (r *reader) readTable() error {
-	err := r.conn.Get(kind(unix.NFT_MSG_GETGEN), unix.AF_UNSPEC, nil, func(_ uint16, body []byte) error {
+	err := r.conn.Get(kind(unix.NFT_MSG_GETGEN), unix.AF_UNSPEC, nil, func(body []byte) {
 		r.generation = uint32(nfnl.Number(nfnl.Attr(body, unix.NFTA_GEN_ID)))
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("generation: %w", err)
@@ -382,9 +377,7 @@ func (r *reader) readVerdict(name, key string, to map[string]leads) error {
 	ask := func(m *nfnl.Buffer) {
 		m.String(unix.NFTA_SET_ELEM_LIST_SET, name)
 		at := m.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		elem := m.Nest(unix.NFTA_LIST_ELEM)
-		m.Append(value(unix.NFTA_SET_ELEM_KEY, key))
-		m.End(elem)
+		putElement(m, value(unix.NFTA_SET_ELEM_KEY, key))
 		m.End(at)
 	}
 	err := r.get(unix.NFT_MSG_GETSETELEM, ask, func(body []byte) { addVerdicts(body, to) })

@@ -182,8 +182,7 @@ func decidePort(s *Snapshot, owned *sharenat.Ownership, port *corev1.ServicePort
 		out.Err = PortProtocolUnsupported
 		return out
 	}
-	holder, ok := owned.Holder(claim)
-	if ok && (holder.Kind != sharenat.HolderService || holder.Service != s.Key) {
+	if holder, ok := owned.HeldByOther(claim, s.Key); ok {
 		out.Err, out.Holder = PortConflict, holder
 	}
 	return out

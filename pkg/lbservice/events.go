@@ -2,8 +2,6 @@
 
 package lbservice
 
-import "github.com/kubeovn/kube-ovn/pkg/sharenat"
-
 // Reasons of events on Services.
 const (
 	// EventConflict: a port of the Service belongs to somebody else.
@@ -31,9 +29,6 @@ const (
 // ConditionReady on a Service says whether all of it is served by its gateway, and if not, why.
 const ConditionReady = "kubeovn.io/NftableLoadBalancerReady"
 
-// ConditionIngress on a Service records the address that was published here.
-const ConditionIngress = sharenat.ConditionIngress
-
 // Reasons of ConditionReady.
 const (
 	ReasonProgrammed           = "Programmed"
@@ -56,7 +51,7 @@ const (
 	ReasonGatewayPodsNotServed       = "GatewayPodsNotServed"
 )
 
-// reasonPublished is ConditionIngress's only reason.
+// reasonPublished is sharenat.ConditionIngress's only reason.
 const reasonPublished = "Published"
 
 // portsReasonPrefix begins the reasons of the condition LoadBalancerPortsError that is set here. The condition's type is Kubernetes' own, so

@@ -85,7 +85,7 @@ func deleting[T metav1.Object](obj T) T {
 }
 
 func published(address string) metav1.Condition {
-	return metav1.Condition{Type: ConditionIngress, Status: metav1.ConditionTrue, Reason: reasonPublished, Message: address, LastTransitionTime: testTime}
+	return metav1.Condition{Type: sharenat.ConditionIngress, Status: metav1.ConditionTrue, Reason: reasonPublished, Message: address, LastTransitionTime: testTime}
 }
 
 var testTime = metav1.Unix(1700000000, 0)

@@ -212,7 +212,7 @@ func (c *Controller) addHandlers() error {
 func concerns(svc *corev1.Service) bool {
 	return svc != nil && (sharenat.EIPName(svc) != "" ||
 		meta.FindStatusCondition(svc.Status.Conditions, ConditionReady) != nil ||
-		meta.FindStatusCondition(svc.Status.Conditions, ConditionIngress) != nil)
+		meta.FindStatusCondition(svc.Status.Conditions, sharenat.ConditionIngress) != nil)
 }
 
 func (c *Controller) serviceChanged(before, after *corev1.Service) {

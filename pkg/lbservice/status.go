@@ -319,17 +319,17 @@ func DecideStatus(s *Snapshot, o *Outcome, now metav1.Time) (*corev1.ServiceStat
 	old := sharenat.PublishedAddress(s.Service)
 	if !o.Qualified {
 		status.LoadBalancer.Ingress = mergeIngress(status.LoadBalancer.Ingress, old, nil)
-		removeConditions(&status.Conditions, ConditionReady, ConditionIngress)
+		removeConditions(&status.Conditions, ConditionReady, sharenat.ConditionIngress)
 		removePortsError(&status.Conditions)
 		return status, nil
 	}
 	if o.Blocked == "" && o.Owned() {
 		ingress := ingressOf(o, status.LoadBalancer.Ingress, old)
 		status.LoadBalancer.Ingress = mergeIngress(status.LoadBalancer.Ingress, old, &ingress)
-		setCondition(s, status, now, ConditionIngress, verdict{metav1.ConditionTrue, reasonPublished, ingress.IP})
+		setCondition(s, status, now, sharenat.ConditionIngress, verdict{metav1.ConditionTrue, reasonPublished, ingress.IP})
 	} else {
 		status.LoadBalancer.Ingress = mergeIngress(status.LoadBalancer.Ingress, old, nil)
-		removeConditions(&status.Conditions, ConditionIngress)
+		removeConditions(&status.Conditions, sharenat.ConditionIngress)
 	}
 	v := judge(s, o)
 	events := eventsOf(s, o, v)

@@ -109,7 +109,7 @@ func TestReadyCondition(t *testing.T) {
 			if diff := cmp.Diff(want, meta.FindStatusCondition(status.Conditions, ConditionReady)); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
-			recorded := meta.FindStatusCondition(status.Conditions, ConditionIngress) != nil
+			recorded := meta.FindStatusCondition(status.Conditions, sharenat.ConditionIngress) != nil
 			if got := len(status.LoadBalancer.Ingress) == 1; got != tc.wantIngress || recorded != got {
 				t.Errorf("ingress %v, recorded %v, want %v", status.LoadBalancer.Ingress, recorded, tc.wantIngress)
 			}

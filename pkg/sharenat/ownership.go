@@ -134,13 +134,13 @@ func (o *Ownership) addRule(rule *kubeovnv1.IptablesDnatRule, claimants []Owner)
 	}
 }
 
-// Holder of a claim; ok is false when nobody claims it.
-func (o *Ownership) Holder(claim Claim) (h Holder, ok bool) {
+// HeldByOther is who has a claim, where that is not this Service; ok is false where it is, or nobody claims it.
+func (o *Ownership) HeldByOther(claim Claim, owner Owner) (h Holder, ok bool) {
 	if o.fip != "" {
 		return Holder{Kind: HolderFIP, Name: o.fip}, true
 	}
 	h, ok = o.holders[claim]
-	return h, ok
+	return h, ok && h != (Holder{Kind: HolderService, Service: owner})
 }
 
 // OthersLive tells whether another Service still has live rules for the claim, so that its new owner must not create any yet.

@@ -53,6 +53,14 @@ func plainASCII(s string) bool {
 	return true
 }
 
+// Fields takes an argument apart at its commas; the error names its number.
+func Fields(number int, arg string) ([]string, error) {
+	if !plainASCII(arg) {
+		return nil, InputError(number, "not plain ASCII", arg)
+	}
+	return strings.Split(arg, ","), nil
+}
+
 // ReadIdentity reads the fields of an identity on a line of input; the error names the line.
 func ReadIdentity(line int, eip, port, protocol string) (id Identity, err error) {
 	protocol = strings.ToLower(protocol)
@@ -293,11 +301,11 @@ func ParseAdd(args []string) (*State, error) {
 	state, seen := &State{}, map[Identity]Share{}
 	for i, arg := range args {
 		line := i + 1
-		f := strings.Split(arg, ",")
-		switch {
-		case !plainASCII(arg):
-			return nil, InputError(line, "not plain ASCII", arg)
-		case len(f) != 4 && len(f) != 6:
+		f, err := Fields(line, arg)
+		if err != nil {
+			return nil, err
+		}
+		if len(f) != 4 && len(f) != 6 {
 			return nil, InputError(line, "not EIP,DPORT,PROTO[,AFFINITY,TIMEOUT],BACKENDS", arg)
 		}
 		s, err := readAdd(line, arg, f)
@@ -349,11 +357,11 @@ func readAdd(line int, arg string, f []string) (s Share, err error) {
 func ParseRemove(args []string) (*State, error) {
 	state, seen := &State{}, map[Identity]bool{}
 	for i, arg := range args {
-		f := strings.Split(arg, ",")
-		switch {
-		case !plainASCII(arg):
-			return nil, InputError(i+1, "not plain ASCII", arg)
-		case len(f) != 3:
+		f, err := Fields(i+1, arg)
+		if err != nil {
+			return nil, err
+		}
+		if len(f) != 3 {
 			return nil, InputError(i+1, "not EIP,DPORT,PROTO", arg)
 		}
 		id, err := ReadIdentity(i+1, f[0], f[1], f[2])

@@ -23,12 +23,6 @@ type Buffer struct {
 	count uint32
 }
 
-// Bytes are the messages so far.
-func (m *Buffer) Bytes() []byte { return m.b }
-
-// Len is the number of bytes so far.
-func (m *Buffer) Len() int { return len(m.b) }
-
 // Count is the number of messages so far.
 func (m *Buffer) Count() int { return int(m.count) }
 
@@ -87,13 +81,6 @@ func (m *Buffer) Uint64(kind uint16, value uint64) {
 	m.head(kind, 8)
 	m.b = binary.BigEndian.AppendUint64(m.b, value)
 	m.grown()
-}
-
-// Uint8 appends a byte.
-func (m *Buffer) Uint8(kind uint16, value byte) {
-	m.head(kind, 1)
-	m.b = append(m.b, value)
-	m.pad()
 }
 
 // Nest begins an attribute of attributes; End ends it.

@@ -49,18 +49,17 @@ func (c *Conn) Close() error {
 // ErrChanged says that a dump is not of one moment, because something changed meanwhile.
 var ErrChanged = errors.New("changed while it was read")
 
-// Dump asks for all there is and gives each message's type and what follows netfilter's header to seen, until that fails. The bytes are
-// good until the call returns. ask writes the request's attributes.
-func (c *Conn) Dump(kind uint16, family byte, ask func(*Buffer), seen func(kind uint16, body []byte) error) error {
+// Dump asks for all there is and gives what follows netfilter's header in each message to seen. The bytes are good until that returns. ask writes the request's attributes.
+func (c *Conn) Dump(kind uint16, family byte, ask func(*Buffer), seen func(body []byte)) error {
 	return c.ask(kind, unix.NLM_F_DUMP, family, ask, seen)
 }
 
 // Get asks for one thing. It fails with ENOENT where that is not there.
-func (c *Conn) Get(kind uint16, family byte, ask func(*Buffer), seen func(kind uint16, body []byte) error) error {
+func (c *Conn) Get(kind uint16, family byte, ask func(*Buffer), seen func(body []byte)) error {
 	return c.ask(kind, unix.NLM_F_ACK, family, ask, seen)
 }
 
-func (c *Conn) ask(kind, flags uint16, family byte, ask func(*Buffer), seen func(uint16, []byte) error) error {
+func (c *Conn) ask(kind, flags uint16, family byte, ask func(*Buffer), seen func([]byte)) error {
 	c.asks.b, c.asks.count = c.asks.b[:0], 0
 	c.asks.Message(kind, flags, family, 0)
 	if ask != nil {
@@ -71,7 +70,6 @@ func (c *Conn) ask(kind, flags uint16, family byte, ask func(*Buffer), seen func
 	if err := c.send(c.asks.b); err != nil {
 		return err
 	}
-	var failed error
 	changed := false
 	for {
 		n, err := c.receive(0)
@@ -87,14 +85,14 @@ func (c *Conn) ask(kind, flags uint16, family byte, ask func(*Buffer), seen func
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 				return true, errorOf(h, body)
 			}
-			if failed == nil && len(body) >= 4 {
-				failed = seen(h.kind, body[4:])
+			if len(body) >= 4 {
+				seen(body[4:])
 			}
 			return false, nil
 		})
 		switch {
-		case err != nil || over && failed != nil:
-			return errors.Join(err, failed)
+		case err != nil:
+			return err
 		case over && changed:
 			return ErrChanged
 		case over:
